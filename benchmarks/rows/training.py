@@ -1,0 +1,62 @@
+"""Training steps of whole models, a long recurrence, and the memory of the largest."""
+
+from __future__ import annotations
+
+from benchmarks.models import data, jax_models, numpy_models, tinygrad_models, torch_models
+from benchmarks.row import ProcessRow, Row, normals
+
+
+def scan_many_steps(jax, x):
+    return jax.lax.scan(lambda y, _: (0.999 * y + 0.001, None), x, None, length=20_000)[0]
+
+
+def model_row(name: str, model: str, target: str, **more) -> Row:
+    modules = {
+        "jax": jax_models,
+        "torch": torch_models,
+        "tinygrad": tinygrad_models,
+        "numpy": numpy_models,
+    }
+    programs = {f: getattr(m, model) for f, m in modules.items() if hasattr(m, model)}
+    return Row(
+        name,
+        getattr(data, model),
+        programs,
+        target,
+        stateful=True,
+        **{"tolerance": 1e-3, "checked_steps": 3, **more},
+    )
+
+
+PEAK_MEMORY = """
+import resource
+from benchmarks.models import data, {family}_models
+from benchmarks.peers import make_peer
+peer = make_peer("{peer}")
+step = {family}_models.gpt(peer, *peer.arrays(data.gpt()))
+for _ in range(4):
+    peer.wait(step())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+ROWS = [
+    model_row("MLP train step", "mlp", "0.8x"),
+    model_row("GPT train step", "gpt", "0.75x"),
+    model_row("small CNN train step", "cnn", "0.9x"),
+    model_row("LSTM 128 steps with backward", "lstm", "0.9x", checked_steps=1),
+    Row(
+        "scan of 20,000 tiny steps, per step",
+        lambda: normals((1,)),
+        {"jax": scan_many_steps},
+        "1.0x",
+        per_call=20_000,
+        tolerance=1e-3,
+    ),
+    ProcessRow(
+        "peak memory, GPT train step",
+        dict.fromkeys(("jax", "torch", "tinygrad"), PEAK_MEMORY),
+        "1.0x",
+        unit="MB",
+    ),
+]

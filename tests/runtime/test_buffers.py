@@ -1,0 +1,205 @@
+"""Buffers are aligned, reused only when nothing can see them, and bounded."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tinyjax.core.config import config
+from tinyjax.runtime import buffers
+from tinyjax.runtime.buffers import LARGE_BYTES, BufferPool, CanaryError, address
+
+F32 = np.dtype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (0,), (3,), (5, 7), (0, 4), (1 << 10, 33), (1 << 20,), (2, 3, 5, 7)]
+)
+@pytest.mark.parametrize("dtype", [np.bool_, np.complex128, ml_dtypes.bfloat16, np.int64])
+def test_arrays_are_aligned_contiguous_and_writable(shape, dtype):
+    array = buffers.empty(shape, np.dtype(dtype))
+    assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
+    assert address(array) % 64 == 0
+    assert array.flags.c_contiguous and array.flags.writeable and array.flags.aligned
+    array[...] = 1
+    assert (array == 1).all()
+
+
+def test_addresses_are_numpys():
+    base = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    frozen = base.copy()
+    frozen.flags.writeable = False
+    for array in (base, base[1:, ::2], base.T, base[..., -1], frozen, np.zeros(()), base[:0]):
+        assert address(array) == array.ctypes.data
+        assert buffers._address_by_interface(array) == array.ctypes.data
+
+
+def test_a_block_is_reused_when_its_last_view_is_gone():
+    pool = BufferPool()
+    array = pool.empty((100,), F32)
+    first = address(array)
+    view = array[10:]
+    second = memoryview(array.reshape(10, 10))
+    del array
+    assert address(pool.empty((100,), F32)) != first
+    del view
+    assert address(pool.empty((100,), F32)) != first
+    second.release()
+    del second
+    assert address(pool.empty((100,), F32)) == first
+
+
+def test_live_arrays_never_overlap():
+    pool = BufferPool()
+    sizes = [int(size) for size in np.random.default_rng(0).integers(0, 40_000, 300)]
+    arrays = []
+    for round_ in range(4):
+        for number, size in enumerate(sizes):
+            array = pool.empty((size,), np.dtype(np.uint8))
+            array[:] = number % 251
+            arrays.append((number % 251, array))
+        for value, array in arrays:
+            assert (array == value).all()
+        arrays = arrays[round_ % 3 :: 2]  # the others' blocks are used again in the next round
+
+
+def test_a_size_class_wastes_at_most_a_quarter():
+    pool = BufferPool()
+    for nbytes in [1, 63, 64, 65, 129, 1000, 4097, 100_001, LARGE_BYTES + 1, (1 << 30) + 1]:
+        size = pool.size_class(nbytes).nbytes
+        assert size % 64 == 0
+        assert nbytes <= size <= max(nbytes * 1.25, nbytes + 64)
+
+
+def test_small_blocks_share_slabs():
+    pool = BufferPool()
+    arrays = [pool.empty((size,), np.dtype(np.uint8)) for size in range(1, 2000)]
+    assert len(pool.slabs) == 2
+    assert len({address(array) for array in arrays}) == len(arrays)
+
+
+def test_blocks_of_a_huge_page_are_aligned_to_one():
+    pool = BufferPool()
+    for nbytes in (2 << 20, 5 << 20):
+        assert pool.take(nbytes) % (2 << 20) == 0
+
+
+def test_the_limit_counts_what_is_live_and_idle_memory_makes_room():
+    pool = BufferPool(max_bytes=10 << 20)
+    a = pool.empty((4 << 20,), np.dtype(np.uint8))
+    b = pool.empty((5 << 20,), np.dtype(np.uint8))
+    with pytest.raises(MemoryError, match=r"4194304 bytes wanted, \d+ of the pool's limit"):
+        pool.empty((4 << 20,), np.dtype(np.uint8))
+    del b
+    assert pool.idle_bytes() == 5 << 20
+    c = pool.empty((6 << 20,), np.dtype(np.uint8))
+    assert pool.idle_bytes() == 0
+    a[:], c[:] = 1, 2
+    assert a[-1] == 1
+
+
+def test_a_request_beyond_any_address_space_is_a_memory_error():
+    with pytest.raises(MemoryError, match="beyond any address space"):
+        BufferPool().empty((1 << 60,), F32)
+
+
+def test_idle_memory_is_given_back_beyond_the_share_that_is_kept():
+    pool = BufferPool(keep_bytes=30 << 20)
+    for _ in range(4):
+        arrays = [pool.empty((4 << 20,), np.dtype(np.uint8)) for _ in range(20)]
+        assert pool.mapped_bytes() >= 80 << 20
+        del arrays
+    assert pool.mapped_bytes() <= (30 << 20) + buffers.CHECK_EVERY_BYTES
+    pool.trim()
+    assert pool.mapped_bytes() == 0
+
+
+def test_threads_get_blocks_of_their_own():
+    pool = BufferPool()
+    failures = []
+
+    def work(number):
+        for step in range(2000):
+            array = pool.empty((16 + step % 64,), np.dtype(np.uint8))
+            other = pool.empty((16 + step % 64,), np.dtype(np.uint8))
+            array[:], other[:] = number, number + 100
+            if not ((array == number).all() and (other == number + 100).all()):
+                failures.append((number, step))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_maker_makes_what_empty_makes():
+    pool = BufferPool()
+    make = pool.maker((3, 5), F32)
+    first, second = make(), make()
+    assert (first.shape, first.dtype) == ((3, 5), F32)
+    assert address(first) % 64 == 0 and address(first) != address(second)
+    at = address(first)
+    del first
+    assert address(make()) == at
+
+
+def test_workspaces_come_from_the_same_blocks_as_arrays():
+    pool = BufferPool()
+    at = pool.take(1000)
+    pool.give(at, 1000)
+    array = pool.empty((250,), F32)
+    assert address(array) == at
+
+
+@pytest.fixture
+def hardened():
+    """Hardened mode for the test."""
+    before = config.tinyjax_hardened
+    config.update("tinyjax_hardened", True)
+    yield
+    config.update("tinyjax_hardened", before)
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        (-1, "before a buffer of 40 bytes .* 1 bytes before its start"),
+        (-64, "64 bytes before its start"),
+        (40, "after a buffer of 40 bytes .* 0 bytes after its end"),
+        (103, "63 bytes after its end"),
+    ],
+)
+def test_a_write_outside_a_hardened_buffer_is_found(hardened, offset, message):
+    pool = BufferPool()
+    array = pool.maker((10,), F32)()
+    other = pool.empty((10,), F32)
+    assert np.isnan(array).all() and np.isnan(other).all()
+    array[:] = 1
+    pool.check_canaries()
+    at = ctypes.c_uint8.from_address(address(array) + offset)
+    saved, at.value = at.value, 0
+    with pytest.raises(CanaryError, match=message):
+        pool.check_canaries()
+    at.value = saved
+    del array, other
+    gc.collect()
+    assert not pool.guarded
+
+
+def test_a_damaged_hardened_buffer_reports_when_it_goes(hardened, monkeypatch):
+    seen = []
+    monkeypatch.setattr("sys.unraisablehook", lambda event: seen.append(event.exc_value))
+    pool = BufferPool()
+    array = pool.empty((), F32)
+    ctypes.c_uint8.from_address(address(array) + 4).value = 0
+    del array
+    gc.collect()
+    assert len(seen) == 1 and isinstance(seen[0], CanaryError)
+    assert not pool.guarded

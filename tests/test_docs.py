@@ -1,0 +1,46 @@
+"""The Python in README.md and docs/ runs, and prints what the page says it prints.
+
+The ```python blocks of a page run one after the other in one namespace. A ```text block directly
+after one is its expected output; without it the output is free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text())
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.name)
+def test_the_examples_of_a_page_print_what_it_says(page: Path):
+    names = {"__name__": "__main__"}
+    for code, expected in blocks(page):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(compile(code, str(page), "exec"), names)
+        if expected:
+            assert output.getvalue() == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_relative_links_of_a_page_lead_somewhere(page: Path):
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readme_begins_with_a_short_example():
+    code, expected = blocks(ROOT / "README.md")[0]
+    assert expected
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15

@@ -1,0 +1,1 @@
+"""The graph: ops, nodes, abstract values, bodies, rewriting, printing, pytrees, errors, config."""

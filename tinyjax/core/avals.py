@@ -1,0 +1,94 @@
+"""Abstract values: what is known of an array before it exists. Interned, compared by identity."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tinyjax.core import dtypes
+
+Shape = tuple[int, ...]
+
+
+class Aval:
+    """Shape, dtype and weak flag of one array. Build with `aval(...)`: equal ones are one object."""
+
+    __slots__ = ("dtype", "ndim", "shape", "size", "weak_type")
+
+    shape: Shape
+    dtype: Any
+    weak_type: bool
+    ndim: int
+    size: int
+
+    def __init__(self, shape: Shape, dtype: Any, weak_type: bool) -> None:
+        self.shape, self.dtype, self.weak_type = shape, dtype, weak_type
+        self.ndim, self.size = len(shape), math.prod(shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value stored densely."""
+        return self.size * int(self.dtype.itemsize)
+
+    def update(
+        self, shape: Shape | None = None, dtype: Any = None, weak_type: bool | None = None
+    ) -> Aval:
+        """The same with some fields replaced."""
+        return aval(
+            self.shape if shape is None else shape,
+            self.dtype if dtype is None else dtype,
+            self.weak_type if weak_type is None else weak_type,
+        )
+
+    def strip_weak_type(self) -> Aval:
+        """The same, not weakly typed."""
+        return aval(self.shape, self.dtype) if self.weak_type else self
+
+    def str_short(self) -> str:
+        """`f32[8,3]`, as jaxprs print it."""
+        return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
+
+    def __repr__(self) -> str:
+        weak = ", weak_type=True" if self.weak_type else ""
+        return f"ShapedArray({self.str_short()}{weak})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return aval, (self.shape, self.dtype, self.weak_type)
+
+
+class TupleAval:
+    """The avals of a node with several results."""
+
+    __slots__ = ("elts",)
+
+    elts: tuple[Aval, ...]
+
+    def __init__(self, elts: tuple[Aval, ...]) -> None:
+        self.elts = elts
+
+    def __repr__(self) -> str:
+        return f"({', '.join(a.str_short() for a in self.elts)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple_aval, (self.elts,)
+
+
+_avals: dict[tuple[Shape, Any, bool], Aval] = {}
+_tuples: dict[tuple[Aval, ...], TupleAval] = {}
+
+
+def aval(shape: Shape, dtype: Any, weak_type: bool = False) -> Aval:
+    """The interned aval of these fields (`dict.setdefault` is atomic, so threads agree)."""
+    key = (shape, dtype, weak_type)
+    found = _avals.get(key)
+    if found is None:
+        found = _avals.setdefault(key, Aval(shape, dtype, weak_type))
+    return found
+
+
+def tuple_aval(elts: tuple[Aval, ...]) -> TupleAval:
+    """The interned aval of several results."""
+    found = _tuples.get(elts)
+    if found is None:
+        found = _tuples.setdefault(elts, TupleAval(elts))
+    return found

@@ -1,0 +1,147 @@
+"""Static data (`arg`) of the ops that need more than a tuple. Frozen, hashable, compared by value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Axes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """What a CALL means beyond applying its body.
+
+    `kind`: jit, function, checkpoint, custom_jvp, custom_vjp, composite, named. `rule` is the
+    identity of user-given derivative rules (custom kinds, `function(grad_fxn=)`); it is erased
+    when the call is lowered. `policy` says what a checkpoint keeps.
+    """
+
+    kind: str
+    name: str = ""
+    precompile: bool = False
+    precompile_backward: bool = False
+    inline: bool = False
+    prevent_cse: bool = True
+    policy: Callable[..., Any] | None = None
+    rule: Any = None
+    params: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScanInfo:
+    """SCAN over `(*consts, *carry, *xs)`; its body maps `(*consts, *carry, *x)` to `(*carry, *y)`."""
+
+    num_consts: int
+    num_carry: int
+    length: int
+    reverse: bool = False
+    unroll: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WhileInfo:
+    """WHILE: `cond(*cond_consts, *carry) -> bool`, `body(*body_consts, *carry) -> carry`."""
+
+    cond_consts: int
+    body_consts: int
+
+
+@dataclass(frozen=True, slots=True)
+class DotInfo:
+    """Contraction: axis pairs summed over, axis pairs kept as batch, the result dtype.
+
+    Result axes: batch, then the free axes of x, then those of y (both in order).
+    """
+
+    contract: tuple[Axes, Axes]
+    batch: tuple[Axes, Axes] = ((), ())
+    dtype: Any = None
+    precision: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatherInfo:
+    """XLA's gather: index vectors lie along the last axis of the indices.
+
+    `mode`: "fill" (out of bounds gives the fill operand, or NaN / the least value / False),
+    "clip", or "promise_in_bounds".
+    """
+
+    offset_dims: Axes
+    collapsed_slice_dims: Axes
+    start_index_map: Axes
+    slice_sizes: Axes
+    operand_batching_dims: Axes = ()
+    start_indices_batching_dims: Axes = ()
+    mode: str = "fill"
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterInfo:
+    """XLA's scatter with a fixed combiner `kind`: set, add, mul, min, max.
+
+    `mode`: "fill" (out-of-bounds updates are dropped), "clip" (the window is moved inside), or
+    "promise_in_bounds". Updates are applied in row-major order of the index array.
+    """
+
+    kind: str
+    update_window_dims: Axes
+    inserted_window_dims: Axes
+    scatter_dims_to_operand_dims: Axes
+    operand_batching_dims: Axes = ()
+    scatter_indices_batching_dims: Axes = ()
+    mode: str = "fill"
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CustomLinInfo:
+    """A linear map known only by its transpose (`custom_vjp`).
+
+    `backward` is a closed body `(*residuals, *cotangents of the outputs) -> cotangents of the
+    tangent inputs`; `out` are the avals of the outputs; `name` is the user's function, for errors.
+    `forward`, if the user gave a jvp rule too, is a closed body `(*residuals, *tangents) ->
+    tangents of the outputs`: what forward mode and evaluation use.
+    """
+
+    num_residuals: int
+    out: tuple[Any, ...]
+    backward: Any
+    name: str = ""
+    forward: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostCallInfo:
+    """A named host routine (see interpreters/host.py) with its static parameters and result avals."""
+
+    routine: str
+    params: tuple[Any, ...]
+    out: tuple[Any, ...]
+    # How many leading axes the routine maps over by itself.
+    batch_ndim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackInfo:
+    """A Python callback. `sequence` keeps two equal calls apart and orders them."""
+
+    callback: Callable[..., Any]
+    out: tuple[Any, ...]
+    sequence: int = 0
+    ordered: bool = False
+    pure: bool = False
+    vectorized: str = "sequential"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInfo:
+    """A runtime check: raises `message` when the condition does not hold."""
+
+    message: str
+    sequence: int = 0

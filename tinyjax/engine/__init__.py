@@ -1,0 +1,1 @@
+"""Where interpreters, lowering and runtime meet: arrays, user transformations, dispatch, caches."""

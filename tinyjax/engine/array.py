@@ -1,0 +1,335 @@
+"""`Array`: the one value type. A node of the graph, or memory that becomes a leaf when needed.
+
+An Array that mentions no open variable is a value. Otherwise it is a tracer: Python may look at it
+when its variables are bound (grad, jvp), and gets JAX's error when they are not (jit, vmap, scan).
+`float(x)`, `np.asarray(x)` and their kin of a value being differentiated raise too: the plain
+number would silently drop its gradient.
+
+Operators, methods such as `.sum()`, and indexing are attached by tinyjax/numpy/array_methods.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import dtypes
+from tinyjax.core.avals import Aval
+from tinyjax.core.errors import (
+    ConcretizationTypeError,
+    TracerArrayConversionError,
+    TracerBoolConversionError,
+    TracerIntegerConversionError,
+    UnexpectedTracerError,
+)
+from tinyjax.core.ops import Op
+from tinyjax.core.uop import NO_VARS, Buffer, UOp, active
+from tinyjax.interpreters.trace import escaped, state, unbound, value_of
+
+
+def buffer_node(buffer: Buffer) -> UOp:
+    """The leaf for a buffer. Not interned: an Array keeps its own, so one buffer has one leaf."""
+    node = object.__new__(UOp)
+    node.op, node.src, node.arg = Op.BUFFER, (), buffer
+    node.aval, node.free, node.effects = buffer.aval, NO_VARS, False
+    node._active = node._derived = None
+    return node
+
+
+class TracerMeta(type):
+    """`isinstance(x, Tracer)` asks the array."""
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, Array) and x.is_tracer
+
+
+class Tracer(metaclass=TracerMeta):
+    """An Array without a value of its own: active, depending on an unbound variable, or staged."""
+
+
+class Array:
+    """A JAX-style array. Build with `tinyjax.numpy` functions, not by calling the class."""
+
+    __slots__ = ("__weakref__", "_buffer", "_node", "aval")
+
+    _buffer: Buffer | None
+    _node: UOp | None
+    aval: Aval
+
+    __array_priority__ = 100
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, node: UOp) -> None:
+        self._node, self.aval = node, node.aval
+        self._buffer = node.arg if node.op is Op.BUFFER else None
+
+    @staticmethod
+    def from_buffer(buffer: Buffer) -> Array:
+        """A value in memory; its graph leaf is made when first needed."""
+        self = object.__new__(Array)
+        self._buffer, self._node, self.aval = buffer, None, buffer.aval
+        return self
+
+    # --- what it is ------------------------------------------------------------------------
+
+    @property
+    def node(self) -> UOp:
+        """This array as a node of the graph."""
+        if self._node is None:
+            assert self._buffer is not None
+            self._node = buffer_node(self._buffer)
+        return self._node
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Element type."""
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.aval.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.aval.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return int(self.aval.dtype.itemsize)
+
+    @property
+    def weak_type(self) -> bool:
+        """Whether the dtype yields in promotion, as that of a Python number does."""
+        return self.aval.weak_type
+
+    @property
+    def is_tracer(self) -> bool:
+        """Active, mentioning an unbound variable, or recorded while staging."""
+        if self._buffer is not None:
+            return False
+        node = self.node
+        if not node.free:
+            return node.op is not Op.BUFFER and state.staging > 0
+        return unbound(node) is not None or bool(active(node))
+
+    # --- its value -------------------------------------------------------------------------
+
+    @property
+    def _value(self) -> np.ndarray:
+        """The value, if Python may have it; typed keys give their uint32 data."""
+        if self._buffer is not None:
+            if self._buffer.deleted:
+                raise RuntimeError(
+                    f"Array has been deleted with shape={self.aval.str_short()}: it was donated to "
+                    "a jitted function or `.delete()` was called. Use the function's result, or "
+                    "call it with a copy."
+                )
+            return self._buffer.value
+        self._look(ConcretizationTypeError)
+        return value_of(self.node)
+
+    def _look(self, error: type[Exception]) -> None:
+        """Raise `error` unless every variable this depends on is bound."""
+        node = self.node
+        gone = escaped(node)
+        if gone is not None:
+            raise UnexpectedTracerError(
+                f"Encountered an unexpected tracer: {self._short()} escaped from "
+                f"{gone.trace.describe()}, where it depends on argument {gone.path or 'unnamed'}.\n"
+                "  A traced function must return what it computes; saving a value in a global, an "
+                "attribute or a closure keeps an array that has no value."
+            )
+        if unbound(node) is not None or (not node.free and state.staging):
+            raise error(self)
+
+    def _plain(self, error: type[Exception], verb: str) -> np.ndarray:
+        """The value for uses that leave the graph: not allowed when it is being differentiated."""
+        if self._buffer is None:
+            self._look(error)
+            on = active(self.node)
+            if on:
+                var = min(on, key=lambda v: v.path)
+                raise error(
+                    f"Abstract tracer value encountered where concrete value is expected: {verb} of "
+                    f"{self._short()} inside {var.trace.describe()} would drop its gradient with "
+                    f"respect to {var.path or 'the argument'}.\n"
+                    "  Use array operations to keep the gradient; or say that it is constant with "
+                    "jax.lax.stop_gradient(x), or return the value with has_aux=True."
+                )
+        return self._value
+
+    def _short(self) -> str:
+        return f"{self.aval.str_short()}"
+
+    def _origin_msg(self) -> str:
+        """Which function and argument this depends on, for error messages."""
+        if self._buffer is not None:
+            return ""
+        var = unbound(self.node)
+        if var is None or var.trace is None:
+            return "  It was made while a function is being traced."
+        path = f" argument {var.path}" if var.path else " an argument"
+        return f"  It depends on{path} of {var.trace.describe()}."
+
+    def __bool__(self) -> bool:
+        if self._buffer is None:
+            self._look(TracerBoolConversionError)
+        if self.aval.size != 1:
+            what = "an empty array" if self.aval.size == 0 else "an array with several elements"
+            raise ValueError(
+                f"The truth value of {what} is ambiguous ({self._short()}). Use a.any() or a.all()."
+            )
+        return bool(self._value.reshape(()))
+
+    def __index__(self) -> int:
+        if self._buffer is None:
+            self._look(TracerIntegerConversionError)
+        if self.aval.shape or not dtypes.is_integer(self.aval.dtype):
+            raise TypeError(
+                f"Only integer scalar arrays can be converted to a scalar index; got {self._short()}."
+            )
+        return int(self._value)
+
+    def __int__(self) -> int:
+        if self._buffer is None:
+            self._look(ConcretizationTypeError)
+        return int(self._scalar("int", self._value))
+
+    def __float__(self) -> float:
+        return float(self._scalar("float", self._plain(ConcretizationTypeError, "float()")))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex", self._plain(ConcretizationTypeError, "complex()")))
+
+    def _scalar(self, kind: str, value: np.ndarray) -> Any:
+        if self.aval.size != 1 or self.aval.shape:
+            raise TypeError(
+                f"Only scalar arrays can be converted to Python {kind}; got {self._short()}."
+            )
+        return value[()]
+
+    def item(self, *args: int) -> Any:
+        """The element (at an index, if given) as a Python number."""
+        if self._buffer is None:
+            self._look(ConcretizationTypeError)
+        return self._value.item(*args)
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self._plain(ConcretizationTypeError, "tolist()").tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if dtypes.is_key(self.aval.dtype):
+            raise TypeError(
+                "JAX array with PRNG key dtype cannot be converted to a NumPy array. "
+                "Use jax.random.key_data(arr) if you wish to extract the underlying integer array."
+            )
+        value = self._plain(TracerArrayConversionError, "np.asarray()")
+        if dtype is not None and np.dtype(dtype) != value.dtype:
+            if copy is False:
+                raise ValueError("a copy is needed to convert the dtype, but copy=False was given")
+            return value.astype(dtype)
+        if copy:
+            return value.copy()
+        if self._buffer is not None:
+            self._buffer.pinned = True
+        view = value.view()
+        view.flags.writeable = False
+        return view
+
+    def __len__(self) -> int:
+        if not self.aval.shape:
+            raise TypeError("len() of unsized object")
+        return self.aval.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.aval.shape:
+            raise TypeError("iteration over a 0-d array")
+        return iter([self[i] for i in range(self.aval.shape[0])])  # type: ignore[index]
+
+    def __format__(self, spec: str) -> str:
+        if not self.aval.shape and spec:
+            if self._buffer is None:
+                self._look(ConcretizationTypeError)
+            return format(self._value[()], spec)
+        return format(repr(self) if self.is_tracer else str(self), spec)
+
+    def __repr__(self) -> str:
+        from tinyjax.engine.display import array_repr
+
+        return array_repr(self)
+
+    def __str__(self) -> str:
+        if dtypes.is_key(self.aval.dtype) or (self._buffer is None and self._hidden()):
+            return repr(self)
+        return str(self._value)
+
+    def _hidden(self) -> bool:
+        """Whether Python may not see the value now."""
+        node = self.node
+        return unbound(node) is not None or (not node.free and state.staging > 0)
+
+    def _repr_html_(self) -> str:
+        from tinyjax.engine.display import array_html
+
+        return array_html(self)
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return self
+
+    def __copy__(self) -> Array:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from tinyjax.engine.values import from_pickle
+
+        if dtypes.is_key(self.aval.dtype):
+            return from_pickle, (self._value, self.aval.dtype, self.aval.weak_type)
+        return from_pickle, (np.asarray(self), None, self.aval.weak_type)
+
+    # --- where it is -------------------------------------------------------------------------
+
+    def block_until_ready(self) -> Array:
+        """This array, once its value is there (on the CPU it is when a call returns)."""
+        return self
+
+    def copy_to_host_async(self) -> None:
+        """Nothing to do on the CPU."""
+
+    def delete(self) -> None:
+        """Give the memory back now; later uses raise."""
+        if self._buffer is not None:
+            self._buffer.deleted = True
+            self._buffer.value = np.empty(0, self._buffer.value.dtype)
+
+    def is_deleted(self) -> bool:
+        """Whether the memory was donated or deleted."""
+        return self._buffer is not None and self._buffer.deleted
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """Whether all of it is in this process."""
+        return True
+
+    def __dlpack__(self, **options: Any) -> Any:
+        from tinyjax.engine.dlpack import export
+
+        return export(self, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)

@@ -1,0 +1,588 @@
+"""custom_jvp, custom_vjp: derivative rules written by the user, held by a CALL as closed bodies.
+
+Interpreters ask a CALL's rule for bodies at its own unbatched avals and batch or differentiate those
+like any other; the Python rule is not run again on batched values. Two ways to make them:
+
+* Staged (`StagedRule`): under jit, vmap, scan the function is staged, and the rule when first
+  needed. What both close over is matched by variable, so it follows the call's current arguments.
+* Run now (`PinnedRule`): when an argument is being differentiated outside of staging, the rule runs
+  at the call, in place of the function, on variables bound to the arguments. Python control flow on
+  values works in it, and it runs once.
+
+Both rules may be given to one function: forward mode uses the jvp rule, reverse mode the vjp rule.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.avals import Aval
+from tinyjax.core.body import close, outer_variables
+from tinyjax.core.errors import UnexpectedTracerError
+from tinyjax.core.infos import CallInfo
+from tinyjax.core.ops import Op
+from tinyjax.core.source import api_boundary
+from tinyjax.core.tree import tree_structure, tree_unflatten
+from tinyjax.core.treedef import PyTreeDef, tree_flatten
+from tinyjax.core.uop import UOp, active, results
+from tinyjax.engine.array import Array
+from tinyjax.engine.derivatives import float0_zeros
+from tinyjax.engine.tracing import argument_paths, name_of, output_nodes
+from tinyjax.engine.values import finish_all, is_array_like, lift
+from tinyjax.interpreters.jvp import Tangent
+from tinyjax.interpreters.trace import open_trace, state, unbound
+
+Flags = tuple[bool, ...]
+
+
+class CustomVJPException(UnexpectedTracerError):
+    """A function with a custom rule closes over a value that is being differentiated."""
+
+    def __init__(self, name: str = "the function", what: str = "") -> None:
+        super().__init__(
+            f"Detected differentiation of {name}, which has a custom derivative rule, with respect "
+            f"to a closed-over value{f' ({what})' if what else ''}: its rule cannot give that "
+            "derivative, and zero would be wrong.\n"
+            "  Pass the value as an explicit argument, or apply lax.stop_gradient to it."
+        )
+
+
+class SymbolicZero:
+    """A structurally zero tangent or cotangent (seen by rules with symbolic_zeros=True)."""
+
+    def __init__(self, aval: Aval) -> None:
+        self.aval = aval
+
+    shape = property(lambda self: self.aval.shape)
+    dtype = property(lambda self: self.aval.dtype)
+    ndim = property(lambda self: self.aval.ndim)
+
+    def __repr__(self) -> str:
+        return f"SymbolicZero({self.aval.str_short()})"
+
+
+class CustomVJPPrimal:
+    """A primal and whether it is perturbed (seen by fwd with symbolic_zeros=True)."""
+
+    def __init__(self, value: Any, perturbed: bool) -> None:
+        self.value, self.perturbed = value, perturbed
+
+
+def inexact_of(avals: Sequence[Aval]) -> list[Aval]:
+    """Those that have tangents."""
+    return [a for a in avals if dtypes.is_inexact(a.dtype)]
+
+
+@dataclass(slots=True)
+class Application:
+    """One application of a function with custom rules: the rules, and how arguments are laid out.
+
+    `arrange` puts the flat dynamic arguments and the static (nondiff) ones in the user's order.
+    `out_tree` is that of the function's value, if it was run.
+    """
+
+    owner: CustomFunction
+    in_tree: PyTreeDef
+    arrange: Callable[[Any], tuple[Any, ...]]
+    statics: tuple[Any, ...]
+    out_tree: PyTreeDef | None = None
+    out_avals: Sequence[Aval] | None = None
+
+    @property
+    def name(self) -> str:
+        return name_of(self.owner.fun)
+
+    def primal(self, nodes: Sequence[UOp]) -> tuple[list[UOp], PyTreeDef]:
+        """The user's function on these nodes."""
+        args = self.arrange(tree_unflatten(self.in_tree, [Array(n) for n in nodes]))
+        return output_nodes(self.owner.fun(*args), self.owner.fun, self.owner.kind)
+
+    def check_outputs(self, rule: Any, outs: Sequence[UOp], tree: PyTreeDef, kind: str) -> None:
+        """The rule's value must look like the function's."""
+        if self.out_tree is not None and tree != self.out_tree:
+            raise TypeError(
+                f"Custom {kind} rule {name_of(rule)} for function {self.name} must produce a pair "
+                "whose first element has the same container (pytree) structure as the value of "
+                f"{self.name}: got {tree}, expected {self.out_tree}."
+            )
+        for o, of in zip(outs, self.out_avals or (), strict=False):
+            if o.shape != of.shape or o.dtype != of.dtype:
+                raise TypeError(
+                    f"Custom {kind} rule {name_of(rule)} for function {self.name} must produce a "
+                    f"pair whose first element has the shapes and dtypes of the value of "
+                    f"{self.name}: got {o.aval.str_short()}, expected {of.str_short()}."
+                )
+
+    def pair(self, rule: Any, result: Any, kind: str, second: str) -> tuple[Any, Any]:
+        """Check that a rule returned two things."""
+        if not (isinstance(result, (tuple, list)) and len(result) == 2):
+            raise TypeError(
+                f"Custom {kind} rule {name_of(rule)} for function {self.name} must produce a pair "
+                f"(list or tuple of length two) representing the primal output and {second}, but "
+                f"got {result!r}."
+            )
+        return result[0], result[1]
+
+    def jvp(
+        self, nodes: Sequence[UOp], dots: Sequence[UOp], zero: Flags
+    ) -> tuple[list[UOp], list[Tangent], PyTreeDef]:
+        """The user's jvp rule: outputs, tangents (None for zero or no tangent), output tree."""
+        rule = self.owner.jvp_rule
+        assert rule is not None
+        symbolic = self.owner.symbolic_zeros
+        given = iter(zip(dots, zero, strict=True))
+        tangents: list[Any] = []
+        for n in nodes:
+            if not dtypes.is_inexact(n.dtype):
+                tangents.append(SymbolicZero(n.aval) if symbolic else float0_zeros(n.shape))
+                continue
+            dot, is_zero = next(given)
+            tangents.append(SymbolicZero(n.aval) if symbolic and is_zero else Array(dot))
+        primals = tree_unflatten(self.in_tree, [Array(n) for n in nodes])
+        result = rule(*self.statics, tuple(primals), tuple(tree_unflatten(self.in_tree, tangents)))
+        value, tangent = self.pair(rule, result, "JVP", "tangent outputs")
+        outs, out_tree = output_nodes(value, rule, "custom_jvp")
+        self.check_outputs(rule, outs, out_tree, "JVP")
+        leaves, t_tree = tree_flatten(tangent, is_leaf=lambda x: isinstance(x, SymbolicZero))
+        if out_tree != t_tree:
+            raise TypeError(
+                f"Custom JVP rule {name_of(rule)} for function {self.name} must produce primal and "
+                "tangent outputs with equal container (pytree) structures, but got "
+                f"{out_tree} and {t_tree} respectively."
+            )
+        return (
+            outs,
+            [self._tangent(rule, o, t) for o, t in zip(outs, leaves, strict=True)],
+            out_tree,
+        )
+
+    def _tangent(self, rule: Any, out: UOp, t: Any) -> Tangent:
+        if isinstance(t, SymbolicZero) or not dtypes.is_inexact(out.dtype):
+            return None
+        node = lift(t)
+        if node.shape != out.shape or (node.dtype != out.dtype and not node.aval.weak_type):
+            raise TypeError(
+                f"Custom JVP rule {name_of(rule)} for function {self.name} must produce primal and "
+                f"tangent outputs with equal shapes and dtypes, but got {out.aval.str_short()} and "
+                f"{node.aval.str_short()}."
+            )
+        return b.cast(node, out.dtype)
+
+    def fwd(
+        self, nodes: Sequence[UOp], zero: Flags
+    ) -> tuple[list[UOp], list[UOp], PyTreeDef, PyTreeDef]:
+        """The user's fwd: outputs, residuals, and the trees of both."""
+        assert self.owner.vjp_rule is not None
+        rule = self.owner.vjp_rule[0]
+        leaves: list[Any] = [Array(n) for n in nodes]
+        if self.owner.symbolic_zeros:
+            given = iter(zero)
+            leaves = [
+                CustomVJPPrimal(x, dtypes.is_inexact(x.dtype) and not next(given)) for x in leaves
+            ]
+        result = rule(*self.arrange(tree_unflatten(self.in_tree, leaves)))
+        value, residuals = self.pair(rule, result, "VJP fwd", "residuals")
+        outs, out_tree = output_nodes(value, rule, "custom_vjp")
+        self.check_outputs(rule, outs, out_tree, "VJP fwd")
+        held, held_tree = output_nodes(residuals, rule, "custom_vjp residuals")
+        return outs, held, out_tree, held_tree
+
+    def bwd(
+        self,
+        held: Sequence[UOp],
+        held_tree: PyTreeDef,
+        cts: Sequence[UOp],
+        outs: Sequence[Aval],
+        out_tree: PyTreeDef,
+        avals: Sequence[Aval],
+    ) -> list[UOp]:
+        """The user's bwd: a cotangent for each inexact argument leaf."""
+        assert self.owner.vjp_rule is not None
+        rule = self.owner.vjp_rule[1]
+        given = iter(cts)
+        leaves = [
+            Array(next(given)) if dtypes.is_inexact(o.dtype) else float0_zeros(o.shape)
+            for o in outs
+        ]
+        result = rule(
+            *self.statics,
+            tree_unflatten(held_tree, [Array(h) for h in held]),
+            tree_unflatten(out_tree, leaves),
+        )
+        result = tuple(result) if isinstance(result, list) else result
+        trees = self.in_tree.children()
+        if not isinstance(result, tuple) or len(result) != len(trees):
+            raise TypeError(
+                f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce a tuple "
+                "of length equal to the number of its differentiable arguments, "
+                f"{len(trees)}, but got {result!r}."
+            )
+        flat: list[Any] = []
+        for i, (part, tree) in enumerate(zip(result, trees, strict=True)):
+            if part is None:
+                flat += [None] * tree.num_leaves
+                continue
+            try:
+                flat += tree.flatten_up_to(part)
+            except ValueError:
+                raise TypeError(
+                    f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce "
+                    "cotangents with the tree structure of the arguments: for argument "
+                    f"{i} got {tree_structure(part)}, expected {tree}."
+                ) from None
+        pairs = zip(flat, avals, strict=True)
+        return [self._cotangent(rule, ct, of) for ct, of in pairs if dtypes.is_inexact(of.dtype)]
+
+    def _cotangent(self, rule: Any, ct: Any, of: Aval) -> UOp:
+        if (
+            ct is None
+            or isinstance(ct, SymbolicZero)
+            or getattr(ct, "dtype", None) == dtypes.float0
+        ):
+            return b.zeros(of.strip_weak_type())
+        node = lift(ct)
+        if node.shape != of.shape:
+            raise ValueError(
+                f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce "
+                f"cotangents of the arguments' shapes: got {node.aval.str_short()}, expected "
+                f"{of.str_short()}."
+            )
+        return b.cast(node, of.dtype)
+
+
+class StagedRule:
+    """Bodies made on demand. `captures` are the outer variables the function mentions: further
+    arguments of the call, in this order."""
+
+    def __init__(self, application: Application, captures: Sequence[UOp]) -> None:
+        self.application, self.captures = application, list(captures)
+        self._made: dict[Any, Any] = {}
+
+    has_jvp = property(lambda self: self.application.owner.jvp_rule is not None)
+    has_vjp = property(lambda self: self.application.owner.vjp_rule is not None)
+
+    def _key(self, kind: str, avals: Sequence[Aval], zero: Flags) -> Any:
+        zero = zero if self.application.owner.symbolic_zeros else ()
+        return kind, tuple(a.strip_weak_type() for a in avals), zero
+
+    def _close(self, nodes: Sequence[UOp], own: Sequence[UOp], more: Sequence[UOp]) -> UOp:
+        """Parameters: own variables, the call's captures, then `more`."""
+        body, captured = close(nodes, [*own, *self.captures, *more], keep_memory=True)
+        if captured:
+            raise CustomVJPException(
+                self.application.name, "its rule closes over a traced value that it does not"
+            )
+        return body
+
+    def _user(self, avals: Sequence[Aval]) -> Sequence[Aval]:
+        return avals[: len(avals) - len(self.captures)]
+
+    def jvp_body(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, Flags]:
+        """(args, tangents of inexact args) -> (outputs, nonzero tangents); which are zero."""
+        key = self._key("jvp", avals, zero)
+        if key not in self._made:
+            with open_trace("custom_jvp rule", self.application.owner.jvp_rule, True) as trace:
+                own = [trace.variable(a) for a in self._user(avals)]
+                dots = [trace.variable(a.strip_weak_type()) for a in inexact_of(avals)]
+                mine = len(inexact_of(self._user(avals)))
+                outs, touts, _ = self.application.jvp(own, dots[:mine], zero[:mine])
+                body = self._close([*outs, *(t for t in touts if t is not None)], own, dots)
+            self._made[key] = body, zero_flags(outs, touts)
+        return self._made[key]  # type: ignore[no-any-return]
+
+    def vjp_bodies(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, UOp]:
+        """args -> (outputs, residuals); (residuals, cotangents) -> cotangents of inexact args."""
+        key = self._key("vjp", avals, zero)
+        if key not in self._made:
+            application = self.application
+            assert application.owner.vjp_rule is not None
+            fwd, bwd = application.owner.vjp_rule
+            with open_trace("custom_vjp fwd", fwd, True) as trace:
+                own = [trace.variable(a) for a in self._user(avals)]
+                outs, held, out_tree, held_tree = application.fwd(own, zero)
+                forward = self._close([*outs, *held], own, ())
+            with open_trace("custom_vjp bwd", bwd, True) as trace:
+                res = [trace.variable(h.aval) for h in held]
+                cts = [
+                    trace.variable(o.aval.strip_weak_type())
+                    for o in outs
+                    if dtypes.is_inexact(o.dtype)
+                ]
+                nodes = application.bwd(
+                    res, held_tree, cts, [o.aval for o in outs], out_tree, self._user(avals)
+                )
+                rest = inexact_of(avals[len(avals) - len(self.captures) :])
+                nodes += [b.zeros(a.strip_weak_type()) for a in rest]
+                backward, captured = close(nodes, [*res, *cts], keep_memory=True)
+            if captured:
+                raise CustomVJPException(application.name, "its bwd closes over a traced value")
+            self._made[key] = forward, backward
+        return self._made[key]  # type: ignore[no-any-return]
+
+
+def zero_flags(outs: Sequence[UOp], touts: Sequence[Tangent]) -> Flags:
+    """For each inexact output whether its tangent is zero."""
+    return tuple(t is None for o, t in zip(outs, touts, strict=True) if dtypes.is_inexact(o.dtype))
+
+
+@dataclass(slots=True, eq=False)
+class PinnedRule:
+    """Bodies of rules that have run."""
+
+    jvp: tuple[UOp, Flags] | None = None
+    vjp: tuple[UOp, UOp] | None = None
+
+    has_jvp = property(lambda self: self.jvp is not None)
+    has_vjp = property(lambda self: self.vjp is not None)
+
+    def jvp_body(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, Flags]:
+        assert self.jvp is not None
+        return self.jvp
+
+    def vjp_bodies(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, UOp]:
+        assert self.vjp is not None
+        return self.vjp
+
+
+@dataclass(slots=True)
+class Run:
+    """What running a rule on bound variables gave: nodes to be closed over args and captures."""
+
+    outs: list[UOp] = field(default_factory=list)
+    out_tree: Any = None
+    tangents: list[Tangent] = field(default_factory=list)
+    dots: list[UOp] = field(default_factory=list)
+    held: list[UOp] = field(default_factory=list)
+    res: list[UOp] = field(default_factory=list)
+    cts: list[UOp] = field(default_factory=list)
+    back: list[UOp] = field(default_factory=list)
+
+    def everything(self) -> list[UOp]:
+        return [*self.outs, *(t for t in self.tangents if t is not None), *self.held, *self.back]
+
+
+class CustomFunction:
+    """A function with derivative rules of its own."""
+
+    kind = "custom_jvp"
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        nondiff_argnums: Sequence[int] = (),
+        nondiff_argnames: Sequence[str] = (),
+    ) -> None:
+        if not callable(fun):
+            raise TypeError(f"Expected a callable value, got {fun!r}")
+        self.fun = fun
+        self.nondiff_argnums = (*nondiff_argnums, *positions(fun, nondiff_argnames))
+        self.jvp_rule: Callable[..., Any] | None = None
+        self.vjp_rule: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        self.symbolic_zeros = False
+        functools.update_wrapper(self, fun, updated=())
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        """Give the forward rule: `jvp(*nondiff, primals, tangents) -> (out, tangent out)`."""
+        self.jvp_rule, self.symbolic_zeros = jvp, symbolic_zeros
+        return jvp
+
+    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+        """One rule per argument, `jvp(tangent, out, *primals)`; None for no dependence."""
+
+        def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+            out = self(*primals)
+            parts = [
+                rule(t, out, *primals)
+                for t, rule in zip(tangents, jvps, strict=True)
+                if rule is not None
+            ]
+            zero = finish_all([b.zeros(lift(out).aval.strip_weak_type())])[0]
+            return out, functools.reduce(lambda x, y: x + y, parts) if parts else zero
+
+        self.defjvp(jvp)
+
+    def defvjp(
+        self,
+        fwd: Callable[..., Any],
+        bwd: Callable[..., Any],
+        symbolic_zeros: bool = False,
+        optimize_remat: bool = False,
+    ) -> None:
+        """Give the reverse rule: `fwd(*args) -> (out, residuals)`, `bwd(*nondiff, residuals, ct)`."""
+        self.vjp_rule, self.symbolic_zeros = (fwd, bwd), symbolic_zeros
+
+    @api_boundary
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.jvp_rule is None and self.vjp_rule is None:
+            rule, kind = ("defjvp", "JVP") if self.kind == "custom_jvp" else ("defvjp", "VJP")
+            raise AttributeError(
+                f"No {kind} defined for {self.kind} function {name_of(self.fun)} using {rule}."
+            )
+        args = resolve_arguments(self.fun, args, kwargs)
+        static = frozenset(i % len(args) for i in self.nondiff_argnums)
+        statics = tuple(args[i] for i in sorted(static))
+        dynamic = tuple(a for i, a in enumerate(args) if i not in static)
+        for value in statics:
+            for leaf in tree_flatten(value)[0]:
+                if type(leaf) is Array and active(leaf.node):
+                    raise CustomVJPException(name_of(self.fun), "a nondiff argument")
+        leaves, in_tree = tree_flatten(dynamic)
+        nodes = []
+        for i, leaf in enumerate(leaves):
+            if not is_array_like(leaf):
+                raise TypeError(
+                    f"argument {argument_paths(self.fun, dynamic, {})[i]} of {name_of(self.fun)}, "
+                    f"which has a custom derivative rule, is {leaf!r} of type {type(leaf)}: not a "
+                    "valid JAX type. Name it in nondiff_argnums if it is a constant."
+                )
+            nodes.append(lift(leaf))
+
+        def arrange(values: Any) -> tuple[Any, ...]:
+            moving, fixed = iter(values), iter(statics)
+            return tuple(next(fixed) if i in static else next(moving) for i in range(len(args)))
+
+        application = Application(self, in_tree, arrange, statics)
+        if state.staging or any(unbound(n) is not None for n in nodes):
+            return self._staged(application, nodes)
+        if any(active(n) for n in nodes):
+            return self._run(application, nodes)
+        return self.fun(*args)  # nothing is being transformed
+
+    def _staged(self, application: Application, nodes: list[UOp]) -> Any:
+        """A CALL of the staged function, its rule to be staged when needed."""
+        with open_trace(self.kind, self.fun, True) as trace:
+            own = [trace.variable(n.aval) for n in nodes]
+            outs, out_tree = application.primal(own)
+            captures = outer_variables(outs, own)
+            self._refuse_active(captures)
+            body, memory = close(outs, [*own, *captures])
+        application.out_tree, application.out_avals = out_tree, [o.aval for o in outs]
+        rule = StagedRule(application, [*captures, *memory])
+        return self._call(body, [*nodes, *captures, *memory], rule, out_tree)
+
+    def _run(self, application: Application, nodes: list[UOp]) -> Any:
+        """Run the rules now, on variables bound to the arguments that do not count as active."""
+        with open_trace(self.kind, self.fun, False) as trace:
+            own = [trace.variable(n.aval, bound=b.stop_gradient(n)) for n in nodes]
+            zero = tuple(not active(n) for n in nodes if dtypes.is_inexact(n.dtype))
+            avals = [n.aval for n in nodes]
+            run = Run()
+            if self.vjp_rule is not None:
+                run.outs, run.held, run.out_tree, held_tree = application.fwd(own, zero)
+                run.res = [trace.variable(h.aval, bound=h) for h in run.held]
+                run.cts = [
+                    trace.variable(o.aval.strip_weak_type())
+                    for o in run.outs
+                    if dtypes.is_inexact(o.dtype)
+                ]
+                kinds = [o.aval for o in run.outs]
+                run.back = application.bwd(run.res, held_tree, run.cts, kinds, run.out_tree, avals)
+            outs_jvp: list[UOp] = []
+            if self.jvp_rule is not None:
+                run.dots = [trace.variable(a.strip_weak_type()) for a in inexact_of(avals)]
+                outs_jvp, run.tangents, run.out_tree = application.jvp(own, run.dots, zero)
+                run.outs = run.outs or outs_jvp
+            local = [*own, *run.dots, *run.res, *run.cts]
+            captures = outer_variables([*run.everything(), *outs_jvp], local)
+            self._refuse_active(captures)
+            rule = self._pin(run, own, captures, outs_jvp)
+            body, _ = close(run.outs, [*own, *captures], keep_memory=True)
+        return self._call(body, [*nodes, *captures], rule, run.out_tree)
+
+    def _pin(
+        self, run: Run, own: list[UOp], captures: list[UOp], outs_jvp: list[UOp]
+    ) -> PinnedRule:
+        rule = PinnedRule()
+        more = [trace_free(c) for c in captures if dtypes.is_inexact(c.dtype)]
+        if self.jvp_rule is not None:
+            live = [t for t in run.tangents if t is not None]
+            body, _ = close(
+                [*outs_jvp, *live], [*own, *captures, *run.dots, *more], keep_memory=True
+            )
+            rule.jvp = body, zero_flags(outs_jvp, run.tangents)
+        if self.vjp_rule is not None:
+            # bwd may close over outer variables; they are handed to it as residuals.
+            forward, _ = close(
+                [*run.outs, *run.held, *captures], [*own, *captures], keep_memory=True
+            )
+            zeros = [
+                b.zeros(c.aval.strip_weak_type()) for c in captures if dtypes.is_inexact(c.dtype)
+            ]
+            backward, _ = close(
+                [*run.back, *zeros], [*run.res, *captures, *run.cts], keep_memory=True
+            )
+            rule.vjp = forward, backward
+        return rule
+
+    def _call(self, body: UOp, args: Sequence[UOp], rule: Any, out_tree: PyTreeDef) -> Any:
+        if not body.src:
+            return tree_unflatten(out_tree, [])
+        info = CallInfo(self.kind, name_of(self.fun), rule=rule)
+        return tree_unflatten(out_tree, finish_all(results(UOp(Op.CALL, (body, *args), info))))
+
+    def _refuse_active(self, captures: Sequence[UOp]) -> None:
+        for c in captures:
+            if active(c):
+                raise CustomVJPException(name_of(self.fun), c.arg.path)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} function {name_of(self.fun)}>"
+
+
+def trace_free(like: UOp) -> UOp:
+    """A variable that nothing mentions: the place of a captured argument's tangent."""
+    from tinyjax.core.body import fresh_var
+
+    return fresh_var(like.aval.strip_weak_type())
+
+
+def positions(fun: Callable[..., Any], names: Sequence[str]) -> tuple[int, ...]:
+    """Positions of parameters by name."""
+    if not names:
+        return ()
+    order = list(inspect.signature(fun).parameters)
+    return tuple(order.index(n) for n in names)
+
+
+def resolve_arguments(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Keyword arguments and defaults as positional ones."""
+    try:
+        bound = inspect.signature(fun).bind(*args, **kwargs)
+    except ValueError:  # no signature to be had
+        return tuple(args)
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise TypeError(
+            f"keyword-only arguments of {name_of(fun)} could not be resolved to positions: "
+            f"{sorted(bound.kwargs)}; a function with a custom rule takes positional arguments."
+        )
+    return bound.args
+
+
+class custom_jvp(CustomFunction):  # noqa: N801  (JAX's name)
+    """A function with a forward derivative rule, `f.defjvp(rule)`; reverse mode transposes it.
+
+    Example: see docs/quickstart.md. `nondiff_argnums` are handed to the rule as they are.
+    """
+
+    kind = "custom_jvp"
+
+
+class custom_vjp(CustomFunction):  # noqa: N801  (JAX's name)
+    """A function with a reverse derivative rule, `f.defvjp(fwd, bwd)`.
+
+    Give it `defjvp` too to make it differentiable in forward mode.
+    """
+
+    kind = "custom_vjp"

@@ -1,0 +1,607 @@
+"""grad, value_and_grad, jvp, vjp, linearize, linear_transpose: forward rules, then transposition.
+
+Each hands the function variables bound to its arguments, so Python control flow on values works,
+and rewrites the graph that comes back. Nothing is run twice: values that Python looked at are kept
+beside their nodes (interpreters/trace.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.body import close, fresh_var, open_body
+from tinyjax.core.errors import GradTypeError
+from tinyjax.core.source import api_boundary
+from tinyjax.core.tree import register_pytree_node, tree_unflatten
+from tinyjax.core.treedef import PyTreeDef, tree_flatten
+from tinyjax.core.uop import UOp, substitute
+from tinyjax.engine.array import Array
+from tinyjax.engine.tracing import argument_paths, name_of, output_nodes, parameter_names
+from tinyjax.engine.values import finish_all, is_array_like, lift
+from tinyjax.interpreters.jvp import jvp as jvp_nodes
+from tinyjax.interpreters.linearize import known_frontier, tangent_aval
+from tinyjax.interpreters.residuals import LITERALS
+from tinyjax.interpreters.trace import Trace, open_trace, rebind
+from tinyjax.interpreters.transpose import transpose, transposed_body
+
+Argnums = int | Sequence[int]
+
+
+def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
+    """The derivative of a value that has none, at the public border."""
+    return np.zeros(shape, dtypes.float0)
+
+
+def lift_leaves(
+    tree: Any, paths: Callable[[], Sequence[str]], what: str
+) -> tuple[list[UOp], PyTreeDef]:
+    """Leaves as nodes; a leaf that is not an array is an error with its path."""
+    leaves, treedef = tree_flatten(tree)
+    nodes = []
+    for i, leaf in enumerate(leaves):
+        if type(leaf) is Array:
+            nodes.append(leaf.node)
+            continue
+        if not is_array_like(leaf):
+            raise TypeError(
+                f"{what} must be arrays or numbers, but {paths()[i]} is {leaf!r} of type "
+                f"{type(leaf)}.\n  Close over it, or mark it static, or differentiate with respect "
+                "to the other arguments (argnums)."
+            )
+        nodes.append(lift(leaf))
+    return nodes, treedef
+
+
+def bind(
+    trace: Trace, nodes: Sequence[UOp], paths: Sequence[str], differentiable: bool = True
+) -> list[UOp]:
+    """Variables bound to these nodes."""
+    return [
+        trace.variable(n.aval, p, bound=n, differentiable=differentiable)
+        for n, p in zip(nodes, paths, strict=True)
+    ]
+
+
+def pick_arguments(
+    fun: Any, argnums: Argnums, args: Sequence[Any], what: str
+) -> tuple[tuple[int, ...], bool]:
+    """Normalised argnums and whether one int was given."""
+    single = isinstance(argnums, (int, np.integer))
+    numbers = (int(argnums),) if single else tuple(int(i) for i in argnums)  # type: ignore[union-attr, arg-type]
+    if not numbers and not single:
+        raise ValueError(f"{what} needs at least one argnum; got an empty tuple")
+    if any(not -len(args) <= i < len(args) for i in numbers):
+        raise ValueError(
+            f"Positional argnums {numbers if not single else argnums} of {what} require at least "
+            f"{max(i + 1 if i >= 0 else -i for i in numbers)} positional arguments; "
+            f"{name_of(fun)} was called with {len(args)}. Keyword arguments cannot be differentiated."
+        )
+    return tuple(i % len(args) for i in numbers), single
+
+
+def picked_paths(fun: Any, numbers: Sequence[int], args: Sequence[Any]) -> list[str]:
+    """Paths of the leaves of the chosen arguments."""
+    from tinyjax.core.tree import tree_flatten_with_path
+    from tinyjax.core.treedef import keystr
+
+    names = parameter_names(fun, len(args))
+    return [
+        names[i] + keystr(path) for i in numbers for path, _ in tree_flatten_with_path(args[i])[0]
+    ]
+
+
+def check_input_dtype(node: UOp, path: str, what: str, holomorphic: bool, allow_int: bool) -> None:
+    """grad needs real inputs, complex ones with holomorphic=True, integers with allow_int=True."""
+    dtype = node.dtype
+    if holomorphic:
+        if not dtypes.is_complex(dtype):
+            raise GradTypeError(
+                f"{what} with holomorphic=True requires inputs with complex dtype, but got "
+                f"{dtypes.short_name(dtype)} for {path}."
+            )
+    elif dtypes.is_complex(dtype):
+        raise GradTypeError(
+            f"{what} requires real-valued inputs (input dtype that is a sub-dtype of np.floating), "
+            f"but got {dtype.name} for {path}. For holomorphic differentiation, pass "
+            "holomorphic=True. For differentiation of non-holomorphic functions involving complex "
+            f"inputs, use {'jax.jvp or ' if what == 'jacfwd' else ''}jax.vjp directly."
+        )
+    elif not dtypes.is_inexact(dtype) and not allow_int:
+        hint = (
+            ""
+            if node.ndim
+            else "  Perhaps pass a float: write 3.0 instead of 3, or x.astype(float)."
+        )
+        raise GradTypeError(
+            f"{what} requires real- or complex-valued inputs (input dtype that is a sub-dtype of "
+            f"np.inexact), but got {dtypes.short_name(dtype)}[{','.join(map(str, node.shape))}] for "
+            f"{path}. If you want to use Boolean- or integer-valued inputs, use vjp or set "
+            f"allow_int to True.\n{hint}"
+        )
+
+
+def check_scalar_output(out: Any, fun: Any, what: str, holomorphic: bool, has_aux: bool) -> UOp:
+    """grad needs one real scalar."""
+    if not is_array_like(out):
+        hint = (
+            "\n  To return further values beside the loss, pass has_aux=True and return (loss, aux)."
+            if isinstance(out, (tuple, list, dict)) and not has_aux
+            else ""
+        )
+        raise GradTypeError(
+            f"Gradient only defined for scalar-output functions. {name_of(fun)} returned "
+            f"{type(out).__name__}: {_short(out)}.{hint}"
+        )
+    node = lift(out)
+    if node.shape:
+        raise GradTypeError(
+            "Gradient only defined for scalar-output functions. Output of "
+            f"{name_of(fun)} had shape: {node.shape}.\n"
+            "  Reduce it (jnp.sum, jnp.mean), or use jax.jacrev for all derivatives, or "
+            "jax.vmap(jax.grad(f)) for one per example."
+        )
+    if holomorphic and not dtypes.is_complex(node.dtype):
+        raise GradTypeError(
+            f"{what} with holomorphic=True requires outputs with complex dtype, but got "
+            f"{node.dtype.name}."
+        )
+    if not holomorphic and not dtypes.is_float(node.dtype):
+        raise GradTypeError(
+            f"{what} requires real-valued outputs (output dtype that is a sub-dtype of "
+            f"np.floating), but got {dtypes.short_name(node.dtype)}. "
+            + (
+                "For holomorphic differentiation, pass holomorphic=True. For differentiation of "
+                "functions with complex outputs, use jax.vjp directly."
+                if dtypes.is_complex(node.dtype)
+                else "For differentiation of functions with integer outputs, use jax.vjp directly."
+            )
+        )
+    return node
+
+
+def _short(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) < 60 else text[:57] + "..."
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+) -> Callable[..., Any]:
+    """A function that returns both `fun`'s value and its gradient.
+
+    `fun` returns a real scalar, or `(scalar, aux)` with `has_aux=True`. The gradient has the tree
+    of the argument (a tuple of trees if `argnums` is a sequence), dtypes those of the inputs;
+    integer inputs (with `allow_int`) give float0 zeros.
+    Raises: `GradTypeError` (TypeError) for wrong inputs or outputs, naming the argument path.
+    Cost: a small multiple of that of `fun` (reverse mode), memory for its intermediate values.
+    Source: Griewank and Walther, "Evaluating Derivatives".
+    """
+    return _value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, "value_and_grad")
+
+
+def _value_and_grad(
+    fun: Callable[..., Any],
+    argnums: Argnums,
+    has_aux: bool,
+    holomorphic: bool,
+    allow_int: bool,
+    what: str,
+) -> Callable[..., Any]:
+    _check_callable(fun)
+
+    @functools.wraps(fun, updated=())
+    @api_boundary
+    def value_and_grad_of(*args: Any, **kwargs: Any) -> Any:
+        numbers, single = pick_arguments(fun, argnums, args, what)
+        chosen = tuple(args[i] for i in numbers)
+        paths = picked_paths(fun, numbers, args)
+        nodes, tree = lift_leaves(chosen, lambda: paths, f"arguments of {what}")
+        for node, path in zip(nodes, paths, strict=True):
+            check_input_dtype(node, path, what, holomorphic, allow_int)
+        with open_trace("grad", fun, staging=False) as trace:
+            variables = bind(trace, nodes, paths)
+            new_args = list(args)
+            arrays = tree_unflatten(tree, [Array(v) for v in variables])
+            for i, value in zip(numbers, arrays, strict=True):
+                new_args[i] = value
+            out = fun(*new_args, **kwargs)
+            aux: Any = None
+            if has_aux:
+                if not (isinstance(out, (tuple, list)) and len(out) == 2):
+                    raise GradTypeError(
+                        f"with has_aux=True, {name_of(fun)} must return a pair (value, aux); got "
+                        f"{type(out).__name__}: {_short(out)}"
+                    )
+                out, aux = out
+            y = check_scalar_output(out, fun, what, holomorphic, has_aux)
+            inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
+            tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
+            (y,), (ty,) = jvp_nodes([y], tangents)
+            seed = b.scalar(1, y.dtype)
+            cts = transpose([ty], [seed], list(tangents.values())) if ty is not None else []
+            cts = cts or [None] * len(inexact)
+            gradients = {
+                v: b.zeros(tangent_aval(v.aval)) if ct is None else b.cast(ct, v.dtype)
+                for v, ct in zip(inexact, cts, strict=True)
+            }
+            aux_leaves, aux_tree = tree_flatten(aux)
+            aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
+            roots = [y, *gradients.values(), *aux_nodes]
+            final = rebind(roots, dict(zip(variables, nodes, strict=True)))
+            arrays_out = finish_all(final)
+        value = arrays_out[0]
+        by_var = dict(zip(gradients, arrays_out[1 : 1 + len(gradients)], strict=True))
+        flat = [by_var[v] if v in by_var else float0_zeros(v.shape) for v in variables]
+        result = tree_unflatten(tree, flat)
+        gradient = result[0] if single else tuple(result)
+        if not has_aux:
+            return value, gradient
+        rest = iter(arrays_out[1 + len(gradients) :])
+        aux_out = tree_unflatten(
+            aux_tree, [next(rest) if type(x) is Array else x for x in aux_leaves]
+        )
+        return (value, aux_out), gradient
+
+    return value_and_grad_of
+
+
+def grad(
+    fun: Callable[..., Any],
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
+) -> Callable[..., Any]:
+    """A function that returns the gradient of `fun` (and aux with `has_aux=True`).
+
+    Arguments, errors and cost as `value_and_grad`.
+    Example: `grad(lambda x: x**2)(3.0)` is `6.0`.
+    """
+    both = _value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, "grad")
+
+    @functools.wraps(fun, updated=())
+    @api_boundary
+    def grad_of(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return grad_of
+
+
+def _check_callable(fun: Any) -> None:
+    if not callable(fun):
+        raise TypeError(f"Expected a callable value, got {fun!r}")
+
+
+def split_aux(out: Any, fun: Any, has_aux: bool) -> tuple[Any, Any]:
+    """(value, aux) of a function's result."""
+    if not has_aux:
+        return out, None
+    if not (isinstance(out, (tuple, list)) and len(out) == 2):
+        raise TypeError(
+            f"expected function with aux output to return a two-element tuple, but {name_of(fun)} "
+            f"returned {type(out).__name__}: {_short(out)}"
+        )
+    return out[0], out[1]
+
+
+def tangent_node(t: Any, primal: UOp, path: str) -> UOp | None:
+    """A tangent given by the user, checked against its primal; None for float0."""
+    if getattr(t, "dtype", None) == dtypes.float0 or not dtypes.is_inexact(primal.dtype):
+        given = getattr(t, "dtype", None)
+        if dtypes.is_inexact(primal.dtype) or given != dtypes.float0:
+            raise TypeError(
+                "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in "
+                "case of int/bool primal dtype the tangent dtype must be float0. Got primal dtype "
+                f"{primal.dtype.name} and tangent dtype {given if given is not None else type(t).__name__} "
+                f"for {path}."
+            )
+        return None
+    node = lift(t, path)
+    if node.aval.weak_type and node.dtype != primal.dtype and dtypes.is_inexact(node.dtype):
+        node = b.cast(node, primal.dtype)
+    if node.dtype != primal.dtype:
+        raise TypeError(
+            "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in case "
+            "of int/bool primal dtype the tangent dtype must be float0. Got primal dtype "
+            f"{primal.dtype.name} and tangent dtype {node.dtype.name} for {path}."
+        )
+    if node.shape != primal.shape:
+        raise ValueError(
+            "jvp called with different primal and tangent shapes; "
+            f"Got primal shape {primal.shape} and tangent shape as {node.shape} for {path}"
+        )
+    return b.cast(node, primal.dtype)
+
+
+def jvp(
+    fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+) -> Any:
+    """`(fun(*primals), derivative of fun along tangents)`; forward mode.
+
+    Shapes and dtypes of tangents are those of the primals (float0 for integer primals).
+    Raises: TypeError/ValueError naming the argument that does not match.
+    Cost: about twice that of `fun`, no memory for intermediate values.
+    """
+    return _jvp(fun, primals, tangents, has_aux)
+
+
+@api_boundary
+def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) -> Any:
+    _check_callable(fun)
+    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
+        raise TypeError(
+            "primal and tangent arguments to jax.jvp must be tuples or lists; found "
+            f"{type(primals).__name__} and {type(tangents).__name__}."
+        )
+    paths = argument_paths(fun, primals, {})
+    nodes, tree = lift_leaves(tuple(primals), lambda: paths, "primals of jvp")
+    t_leaves, t_tree = tree_flatten(tuple(tangents))
+    if t_tree != tree:
+        raise TypeError(
+            "primal and tangent arguments to jax.jvp must have the same tree structure; primals "
+            f"have tree structure {tree} whereas tangents have tree structure {t_tree}."
+        )
+    given = [tangent_node(t, n, p) for t, n, p in zip(t_leaves, nodes, paths, strict=True)]
+    with open_trace("jvp", fun, staging=False) as trace:
+        variables = bind(trace, nodes, paths)
+        out = fun(*tree_unflatten(tree, [Array(v) for v in variables]))
+        out, aux = split_aux(out, fun, has_aux)
+        outs, out_tree = output_nodes(out, fun, "jvp")
+        seeds = {v: t for v, t in zip(variables, given, strict=True) if t is not None}
+        outs, touts = jvp_nodes(outs, seeds)
+        aux_leaves, aux_tree = tree_flatten(aux)
+        aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
+        live = [
+            b.zeros(tangent_aval(o.aval)) if t is None else b.cast(t, o.dtype)
+            for o, t in zip(outs, touts, strict=True)
+            if dtypes.is_inexact(o.dtype)
+        ]
+        mapping = dict(zip(variables, nodes, strict=True))
+        final = finish_all(rebind([*outs, *live, *aux_nodes], mapping))
+    count = len(outs)
+    rest = iter(final[count : count + len(live)])
+    t_out = [next(rest) if dtypes.is_inexact(o.dtype) else float0_zeros(o.shape) for o in outs]
+    primal_out = tree_unflatten(out_tree, final[:count])
+    tangent_out = tree_unflatten(out_tree, t_out)
+    if not has_aux:
+        return primal_out, tangent_out
+    more = iter(final[count + len(live) :])
+    return (
+        primal_out,
+        tangent_out,
+        tree_unflatten(aux_tree, [next(more) if type(x) is Array else x for x in aux_leaves]),
+    )
+
+
+class LinearFunction:
+    """A linear map: a closed body over residuals (arrays, the leaves of this pytree) and tangents.
+
+    What `linearize` returns; `transposed` gives what `vjp` returns. It may cross jit, scan and vmap.
+    """
+
+    __slots__ = (
+        "in_avals",
+        "in_tree",
+        "linear",
+        "name",
+        "nonzero",
+        "out_avals",
+        "out_tree",
+        "residuals",
+    )
+
+    def __init__(
+        self,
+        residuals: Sequence[Any],
+        linear: UOp,
+        in_tree: PyTreeDef,
+        in_avals: tuple[Any, ...],
+        out_tree: PyTreeDef,
+        out_avals: tuple[Any, ...],
+        nonzero: tuple[bool, ...],
+        name: str,
+    ) -> None:
+        self.residuals, self.linear = list(residuals), linear
+        self.in_tree, self.in_avals = in_tree, in_avals
+        self.out_tree, self.out_avals, self.nonzero = out_tree, out_avals, nonzero
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.name}>"
+
+    def _static(self) -> tuple[Any, ...]:
+        return (
+            self.linear, self.in_tree, self.in_avals, self.out_tree, self.out_avals, self.nonzero,
+            self.name,
+        )  # fmt: skip
+
+
+class Linearized(LinearFunction):
+    """Tangents of the inputs -> tangents of the outputs."""
+
+    @api_boundary
+    def __call__(self, *tangents: Any) -> Any:
+        leaves, tree = tree_flatten(tuple(tangents))
+        if tree != self.in_tree:
+            raise TypeError(
+                f"linearized {self.name} was called with tangents of structure {tree}, but its "
+                f"inputs have structure {self.in_tree}."
+            )
+        given = []
+        for i, (t, of) in enumerate(zip(leaves, self.in_avals, strict=True)):
+            if not dtypes.is_inexact(of.dtype):
+                continue
+            node = lift(t)
+            if node.shape != of.shape or (node.dtype != of.dtype and not node.aval.weak_type):
+                raise ValueError(
+                    "linearized function called on tangent values inconsistent with the original "
+                    f"primal values: got tangent {i} of type {node.aval.str_short()} for a primal "
+                    f"of type {of.str_short()}."
+                )
+            given.append(b.cast(node, of.dtype))
+        held = [r.node for r in self.residuals]
+        values = iter(finish_all(open_body(self.linear, [*held, *given])))
+        out = []
+        for of, on in zip(self.out_avals, self.nonzero, strict=True):
+            if not dtypes.is_inexact(of.dtype):
+                out.append(float0_zeros(of.shape))
+            else:
+                out.append(next(values) if on else finish_all([b.zeros(tangent_aval(of))])[0])
+        return tree_unflatten(self.out_tree, out)
+
+
+class VjpFunction(LinearFunction):
+    """Cotangents of the outputs -> cotangents of the inputs (a tuple, one per argument)."""
+
+    @api_boundary
+    def __call__(self, *cotangent: Any) -> Any:
+        if len(cotangent) != 1:
+            raise TypeError(
+                f"The function returned by `jax.vjp` applied to {self.name} was called with "
+                f"{len(cotangent)} arguments, but functions returned by `jax.vjp` must be called "
+                "with a single argument corresponding to the output of the function being "
+                f"differentiated (even if that output is a tuple or other container)."
+            )
+        leaves, tree = tree_flatten(cotangent[0])
+        if tree != self.out_tree:
+            raise ValueError(
+                "unexpected tree structure of argument to vjp function: got "
+                f"{tree}, but expected to match {self.out_tree}"
+            )
+        cts: list[UOp] = []
+        flags = []
+        for i, (ct, of) in enumerate(zip(leaves, self.out_avals, strict=True)):
+            if not dtypes.is_inexact(of.dtype):
+                continue
+            node = lift(ct)
+            wrong = node.shape != of.shape or (node.dtype != of.dtype and not node.aval.weak_type)
+            if wrong:
+                raise ValueError(
+                    f"unexpected JAX type (e.g. shape/dtype) for argument to vjp function: got "
+                    f"{node.aval.str_short()}, but expected {of.str_short()} because the "
+                    f"corresponding output of the function {self.name} had JAX type "
+                    f"{of.str_short()} (output {i})"
+                )
+            flags.append(self.nonzero[i])
+            if self.nonzero[i]:
+                cts.append(b.cast(node, of.dtype))
+        held = [r.node for r in self.residuals]
+        inexact = [a for a in self.in_avals if dtypes.is_inexact(a.dtype)]
+        avals = [*(h.aval for h in held), *(tangent_aval(a) for a in inexact)]
+        linear = (False,) * len(held) + (True,) * len(inexact)
+        body, got = transposed_body(self.linear, avals, linear, (True,) * len(cts))
+        values = iter(open_body(body, [*held, *cts]))
+        nodes = [
+            b.cast(next(values), a.dtype) if g else b.zeros(tangent_aval(a))
+            for a, g in zip(inexact, got, strict=True)
+        ]
+        arrays = iter(finish_all(nodes))
+        flat = [
+            next(arrays) if dtypes.is_inexact(a.dtype) else float0_zeros(a.shape)
+            for a in self.in_avals
+        ]
+        return tree_unflatten(self.in_tree, flat)
+
+
+for _cls in (Linearized, VjpFunction):
+    register_pytree_node(
+        _cls,
+        lambda f: (tuple(f.residuals), f._static()),
+        (lambda cls: lambda static, residuals: cls(residuals, *static))(_cls),
+    )
+
+
+def linearize_arguments(
+    fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool, kind: str, cls: Any
+) -> Any:
+    """Run `fun` on bound variables and split: (outputs, linear function, aux)."""
+    _check_callable(fun)
+    paths = argument_paths(fun, primals, {})
+    nodes, tree = lift_leaves(tuple(primals), lambda: paths, f"primals of {kind}")
+    with open_trace(kind, fun, staging=False) as trace:
+        variables = bind(trace, nodes, paths)
+        out = fun(*tree_unflatten(tree, [Array(v) for v in variables]))
+        out, aux = split_aux(out, fun, has_aux)
+        outs, out_tree = output_nodes(out, fun, kind)
+        inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
+        tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
+        outs, touts = jvp_nodes(outs, tangents)
+        roots = [b.cast(t, o.dtype) for o, t in zip(outs, touts, strict=True) if t is not None]
+        frontier = [
+            n for n in known_frontier(roots, list(tangents.values())) if n.op not in LITERALS
+        ]
+        aux_leaves, aux_tree = tree_flatten(aux)
+        aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
+        held = [fresh_var(n.aval) for n in frontier]
+        cut = substitute(roots, dict(zip(frontier, held, strict=True)))
+        linear, captured = close(cut, [*held, *tangents.values()])
+        assert not captured, "the frontier separates the linear part"
+        mapping = dict(zip(variables, nodes, strict=True))
+        final = finish_all(rebind([*outs, *frontier, *aux_nodes], mapping))
+    count = len(outs)
+    function = cls(
+        final[count : count + len(frontier)],
+        linear,
+        tree,
+        tuple(n.aval for n in nodes),
+        out_tree,
+        tuple(o.aval for o in outs),
+        tuple(t is not None for t in touts),
+        name_of(fun),
+    )
+    value = tree_unflatten(out_tree, final[:count])
+    if not has_aux:
+        return value, function
+    rest = iter(final[count + len(frontier) :])
+    return (
+        value,
+        function,
+        tree_unflatten(aux_tree, [next(rest) if type(x) is Array else x for x in aux_leaves]),
+    )
+
+
+def vjp(
+    fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Any = ()
+) -> Any:
+    """`(fun(*primals), f_vjp)`: `f_vjp(cotangent)` is a tuple with one cotangent tree per primal.
+
+    `f_vjp` is a pytree (its residuals are leaves) and may be called more than once. With `has_aux`,
+    `(value, f_vjp, aux)`. Integer primals have float0 cotangents.
+    """
+    return api_boundary(linearize_arguments)(fun, primals, has_aux, "vjp", VjpFunction)
+
+
+def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """`(fun(*primals), f_jvp)`: the derivative at the primals as a linear function of tangents."""
+    return api_boundary(linearize_arguments)(fun, primals, has_aux, "linearize", Linearized)
+
+
+def linear_transpose(
+    fun: Callable[..., Any], *primals: Any, reduce_axes: Any = ()
+) -> Callable[..., Any]:
+    """The transpose of a function that is linear in all arguments (given as arrays or avals)."""
+    from tinyjax.core.tree import tree_map
+    from tinyjax.engine.values import shaped_abstractify
+
+    zeros = tree_map(
+        lambda p: finish_all([b.zeros(shaped_abstractify(p).strip_weak_type())])[0], tuple(primals)
+    )
+
+    @api_boundary
+    def transposed(cotangent: Any) -> Any:
+        return vjp(fun, *zeros)[1](cotangent)
+
+    return transposed

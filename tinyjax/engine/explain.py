@@ -1,0 +1,103 @@
+"""Why a jitted function was traced again: what differs from the signatures seen before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinyjax.core.avals import Aval
+from tinyjax.core.treedef import PyTreeDef
+
+
+class Signature:
+    """What one trace was made for."""
+
+    __slots__ = ("avals", "paths", "statics", "tree")
+
+    def __init__(
+        self, tree: PyTreeDef, avals: Sequence[Aval], statics: Any, paths: Sequence[str]
+    ) -> None:
+        self.tree, self.avals, self.statics, self.paths = tree, tuple(avals), statics, list(paths)
+
+    def difference(self, other: Signature) -> list[str]:
+        """What changed from `other` to this, a line each; empty if nothing did."""
+        if self.tree != other.tree:
+            return [f"the tree of the arguments: {other.tree} -> {self.tree}"]
+        lines = []
+        for path, old, new in zip(self.paths, other.avals, self.avals, strict=True):
+            if old is not new:
+                lines.append(f"{path}: {describe(old)} -> {describe(new)}")
+        before, now = dict(other.statics), dict(self.statics)
+        for key in now:
+            if before.get(key) != now[key]:
+                lines.append(f"static {key}: {before.get(key)!r} -> {now[key]!r}")
+        return lines
+
+
+def describe(a: Aval) -> str:
+    """`f32[3] (weak)`"""
+    return a.str_short() + (" (weak)" if a.weak_type else "")
+
+
+class History:
+    """The traces of one jitted function: how many, and why the last one was needed."""
+
+    def __init__(self, fun: Any) -> None:
+        self.fun = fun
+        self.hits = 0
+        self.signatures: list[Signature] = []
+        self.reasons: list[list[str]] = []
+
+    @property
+    def misses(self) -> int:
+        """How often the function was traced."""
+        return len(self.signatures)
+
+    def miss(
+        self,
+        tree: PyTreeDef,
+        avals: Sequence[Aval],
+        statics: Any,
+        paths: Callable[[], Sequence[str]],
+        limit: int | None,
+    ) -> None:
+        """Note a trace; raise if there may be no more."""
+        new = Signature(tree, avals, statics, paths())
+        if not self.signatures:
+            reason = ["the first call"]
+        else:
+            nearest = min(self.signatures, key=lambda s: len(new.difference(s)))
+            reason = new.difference(nearest) or ["another configuration or an outer trace"]
+        if limit is not None and self.misses >= limit:
+            name = getattr(self.fun, "__name__", repr(self.fun))
+            lines = "\n".join(f"    {line}" for line in reason)
+            raise RuntimeError(
+                f"{name} may be traced {limit} times (max_traces) and would be traced again:\n{lines}\n"
+                "  Keep shapes and dtypes fixed (pad), or make Python values arrays."
+            )
+        self.signatures.append(new)
+        self.reasons.append(reason)
+
+    def __str__(self) -> str:
+        name = getattr(self.fun, "__name__", repr(self.fun))
+        lines = [f"{name}: {self.misses} traces, {self.hits} general-path hits"]
+        for i, (signature, reason) in enumerate(zip(self.signatures, self.reasons, strict=True)):
+            shapes = ", ".join(
+                f"{p}: {describe(a)}" for p, a in zip(signature.paths, signature.avals, strict=True)
+            )
+            lines.append(f"  trace {i + 1}: ({shapes})")
+            lines += [f"    because of {line}" for line in reason]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain(f: Any) -> History:
+    """What a jitted function was traced for and why: print the result.
+
+    Example: `print(explain(step))`.
+    """
+    history = getattr(f, "history", None)
+    if not isinstance(history, History):
+        raise TypeError(f"explain needs a jitted function; got {f!r}")
+    return history

@@ -1,0 +1,84 @@
+"""`function`: a Python function as one CALL, differentiated as one forward and one backward call.
+
+With `precompile=True` the body is compiled as a program of its own, once per signature, and shared
+by all call sites; `precompile_backward=True` does the same for the backward call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tinyjax.core.infos import CallInfo
+from tinyjax.engine.custom_rules import custom_vjp
+from tinyjax.engine.jit import Jitted, Names, Numbers
+from tinyjax.engine.tracing import Traced, name_of
+
+
+class Function(Jitted):
+    """A function that stays one call in the graph."""
+
+    def __init__(
+        self, fun: Callable[..., Any], info: CallInfo, allow_implicit: bool, **options: Any
+    ) -> None:
+        super().__init__(fun, info=info, kind="function", **options)
+        self.allow_implicit = allow_implicit
+
+    def _stage(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Traced, Any, Any]:
+        traced, nodes, donated = super()._stage(args, kwargs)
+        if traced.captured and not self.allow_implicit:
+            listed = ", ".join(c.aval.str_short() for c in traced.captured)
+            raise ValueError(
+                f"function {name_of(self.fun)} with allow_implicit=False captures "
+                f"{len(traced.captured)} arrays from outside: {listed}.\n"
+                "  Pass them as arguments, or allow implicit inputs."
+            )
+        return traced, nodes, donated
+
+
+def function(
+    fun: Callable[..., Any] | None = None,
+    /,
+    *,
+    precompile: bool = False,
+    precompile_backward: bool = False,
+    allow_implicit: bool = True,
+    grad_fxn: Callable[..., Any] | None = None,
+    name: str | None = None,
+    static_argnums: Numbers = None,
+    static_argnames: Names = None,
+) -> Any:
+    """Make `fun` one call: printed, cached, differentiated and (if asked) compiled as a unit.
+
+    Works with and without arguments, on functions and methods, with pytrees in and out; arrays that
+    `fun` closes over become inputs of the call (`allow_implicit=False` forbids them).
+    `grad_fxn(cotangent, *args)` replaces the derivative rule: it gets the cotangent of the output
+    (a tree like it) and the arguments, and returns a tuple with a cotangent, or None, per argument.
+    Example: `@function(precompile=True)`.
+    """
+    if fun is None:
+        return functools.partial(
+            function,
+            precompile=precompile,
+            precompile_backward=precompile_backward,
+            allow_implicit=allow_implicit,
+            grad_fxn=grad_fxn,
+            name=name,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+        )
+    info = CallInfo(
+        "function",
+        name or name_of(fun),
+        precompile=precompile,
+        precompile_backward=precompile_backward,
+    )
+    made = Function(
+        fun, info, allow_implicit, static_argnums=static_argnums, static_argnames=static_argnames
+    )
+    if grad_fxn is None:
+        return made
+    with_rule = custom_vjp(made)
+    with_rule.defvjp(lambda *args: (made(*args), args), lambda args, ct: grad_fxn(ct, *args))
+    return with_rule

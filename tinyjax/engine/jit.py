@@ -1,0 +1,384 @@
+"""jit: stage once per signature, compile once per body, then run by a short path.
+
+The short path of a call: flatten the arguments, look up (tree, avals, configuration), run the
+compiled program on the buffers. It applies when no trace is open and every leaf is an array in
+memory; everything else takes the general path, which is the specification.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core.config import config
+from tinyjax.core.errors import StaticArgumentError
+from tinyjax.core.infos import CallInfo
+from tinyjax.core.ops import Op
+from tinyjax.core.source import api_boundary
+from tinyjax.core.tree import tree_unflatten
+from tinyjax.core.treedef import PyTreeDef, tree_flatten
+from tinyjax.core.uop import UOp, results
+from tinyjax.engine.array import Array
+from tinyjax.engine.compiled import Executable, executable
+from tinyjax.engine.explain import History
+from tinyjax.engine.tracing import Traced, argument_paths, name_of, stage_cached
+from tinyjax.engine.values import finish_all, is_array_like, lift
+from tinyjax.interpreters.trace import state
+
+Names = str | Iterable[str] | None
+Numbers = int | Sequence[int] | None
+
+
+def as_numbers(x: Numbers) -> tuple[int, ...]:
+    """argnums as a tuple."""
+    if x is None:
+        return ()
+    return (x,) if isinstance(x, (int, np.integer)) else tuple(x)  # type: ignore[return-value]
+
+
+def as_names(x: Names) -> tuple[str, ...]:
+    """argnames as a tuple."""
+    if x is None:
+        return ()
+    return (x,) if isinstance(x, str) else tuple(x)
+
+
+class Entry:
+    """What the short path needs: an executable, captured arrays, the output tree."""
+
+    __slots__ = ("captured", "executable", "out_tree", "single")
+
+    def __init__(self, compiled: Executable, captured: list[Any], out_tree: PyTreeDef) -> None:
+        self.executable, self.captured, self.out_tree = compiled, captured, out_tree
+        self.single = out_tree.num_leaves == 1 and out_tree.num_nodes == 1
+
+
+class Jitted:
+    """A staged function. Attributes as `jax.jit`'s: `lower`, `trace`, `eval_shape`, `clear_cache`."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        static_argnums: Numbers = None,
+        static_argnames: Names = None,
+        donate_argnums: Numbers = None,
+        donate_argnames: Names = None,
+        keep_unused: bool = False,
+        inline: bool = False,
+        max_traces: int | None = None,
+        info: CallInfo | None = None,
+        kind: str = "jit",
+    ) -> None:
+        if not callable(fun):
+            raise TypeError(f"Expected a callable value, got {fun!r}")
+        self.fun, self.kind = fun, kind
+        self.info = info or CallInfo("jit", name_of(fun), inline=inline)
+        self.max_traces = max_traces
+        self.static_argnums, self.static_argnames = self._resolve(static_argnums, static_argnames)
+        self.donate_argnums, self.donate_argnames = self._resolve(donate_argnums, donate_argnames)
+        self._entries: dict[Hashable, Entry] = {}
+        self._plain = not (
+            self.static_argnums
+            or self.static_argnames
+            or self.donate_argnums
+            or self.donate_argnames
+        )
+        self.history = History(fun)
+        functools.update_wrapper(self, fun, updated=())
+
+    def _resolve(self, numbers: Numbers, names: Names) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Fill in names from numbers and numbers from names by the signature."""
+        nums, strs = as_numbers(numbers), as_names(names)
+        try:
+            parameters = list(inspect.signature(self.fun).parameters.values())
+        except (TypeError, ValueError):
+            return nums, strs
+        positional = [
+            p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        has_kwargs = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        known = {p.name for p in parameters}
+        count = len(positional)
+        for i in nums:
+            if not variadic and not -count <= i < count:
+                raise ValueError(
+                    f"jitted function has static_argnums={nums}, donate_argnums={nums} but only "
+                    f"accepts {count} positional arguments."
+                )
+        for name in strs:
+            if name not in known and not has_kwargs:
+                raise ValueError(
+                    f"jitted function has invalid argnames {{{name!r}}} in static_argnames or "
+                    f"donate_argnames. Function {name_of(self.fun)} does not take these args. Valid "
+                    f"names: {', '.join(sorted(known))}."
+                )
+        nums = tuple(i % count if i < 0 and not variadic else i for i in nums)
+        if names is None:
+            strs = tuple(positional[i] for i in nums if i < count)
+        elif numbers is None:
+            nums = tuple(positional.index(n) for n in strs if n in positional)
+        return nums, strs
+
+    # --- calling -------------------------------------------------------------------------------
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._plain and not kwargs and not state.traces:
+            leaves, tree = tree_flatten(args)
+            try:
+                key = (tree, tuple([x.aval for x in leaves]), config.epoch())
+                entry = self._entries.get(key)
+                if entry is not None:
+                    buffers = [x._buffer for x in leaves]
+                    if None not in buffers:
+                        return self._run(entry, buffers)
+            except (AttributeError, TypeError):
+                pass  # a leaf that is not an Array: the general path converts or complains
+        return self._general(args, kwargs)
+
+    def _run(self, entry: Entry, buffers: list[Any]) -> Any:
+        outs = entry.executable.run(buffers + entry.captured if entry.captured else buffers)
+        if entry.single:
+            return Array.from_buffer(outs[0])
+        return tree_unflatten(entry.out_tree, [Array.from_buffer(o) for o in outs])
+
+    @api_boundary
+    def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if config.jax_disable_jit:
+            return self.fun(*args, **kwargs)
+        traced, nodes, donated = self._stage(args, kwargs)
+        operands = [*nodes, *traced.captured]
+        if state.staging or any(n.free for n in operands):
+            if not traced.body.src:
+                return tree_unflatten(traced.out_tree, [])
+            call = UOp(Op.CALL, (traced.body, *operands), self.info)
+            return tree_unflatten(traced.out_tree, finish_all(results(call)))
+        compiled = executable(traced.body)
+        buffers = [as_buffer(n) for n in operands]
+        outs = compiled.run(buffers, donated)
+        if self._plain and not kwargs:
+            tree = tree_flatten(args)[1]
+            key = (tree, tuple(n.aval for n in nodes), config.epoch())
+            self._entries[key] = Entry(
+                compiled, [as_buffer(n) for n in traced.captured], traced.out_tree
+            )
+        return tree_unflatten(traced.out_tree, [Array.from_buffer(o) for o in outs])
+
+    def _split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any], tuple[Any, ...]]:
+        """Dynamic arguments, dynamic keywords, and the static ones as a hashable key."""
+        if not self.static_argnums and not self.static_argnames:
+            return list(args), kwargs, ()
+        statics: list[Any] = []
+        dynamic: list[Any] = []
+        for i, a in enumerate(args):
+            if i in self.static_argnums:
+                statics.append((i, self._hashable(a, f"argument {i}")))
+            else:
+                dynamic.append(a)
+        rest = {}
+        for name, value in kwargs.items():
+            if name in self.static_argnames:
+                statics.append((name, self._hashable(value, f"argument {name!r}")))
+            else:
+                rest[name] = value
+        return dynamic, rest, tuple(sorted(statics, key=lambda s: str(s[0])))
+
+    def _hashable(self, value: Any, where: str) -> Any:
+        try:
+            hash(value)
+        except TypeError:
+            raise StaticArgumentError(
+                f"Non-hashable static arguments are used in a jit function: static {where} of "
+                f"{name_of(self.fun)} of type {type(value)} is not hashable. Static arguments are "
+                "compared by value to find the compiled code.\n  Pass a tuple instead of a list, a "
+                "frozen dataclass instead of a dict, or make it an array argument."
+            ) from None
+        return Static(value)
+
+    def _stage(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Traced, list[UOp], Any]:
+        """Trace (or find) the body for these arguments; returns it with the argument nodes."""
+        dynamic, rest, statics = self._split(args, kwargs)
+        leaves, tree = tree_flatten((tuple(dynamic), rest))
+        nodes = []
+        for i, leaf in enumerate(leaves):
+            if not is_array_like(leaf):
+                raise TypeError(self._bad_leaf(args, kwargs, leaf, i))
+            nodes.append(lift(leaf))
+        avals = tuple(n.aval for n in nodes)
+        fun = self._with_statics(args, statics) if statics else self.fun
+
+        def paths() -> list[str]:
+            return self._paths(args, kwargs)
+
+        before = self.history.misses
+
+        def run(*a: Any, **k: Any) -> Any:
+            self.history.miss(tree, avals, statics, paths, self.max_traces)
+            return fun(*a, **k)
+
+        traced = stage_cached(
+            run, tree, avals, self.kind, paths, (statics, self.info.kind), self.fun, self.fun
+        )
+        if self.history.misses == before:
+            self.history.hits += 1
+        return traced, nodes, self._donated(args, kwargs)
+
+    def _paths(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+        """Argument paths of the dynamic leaves."""
+        if not self.static_argnums and not self.static_argnames:
+            return argument_paths(self.fun, args, kwargs)
+        keep = [None if i in self.static_argnums else a for i, a in enumerate(args)]
+        rest = {k: v for k, v in kwargs.items() if k not in self.static_argnames}
+        return argument_paths(self.fun, keep, rest)
+
+    def _bad_leaf(self, args: Any, kwargs: Any, leaf: Any, index: int) -> str:
+        path = self._paths(args, kwargs)[index]
+        return (
+            f"Cannot interpret value of type {type(leaf)} as an abstract array; it does not have a "
+            f"dtype attribute: error interpreting argument {path} to {name_of(self.fun)} as an "
+            f"abstract array. Got {leaf!r}.\n  Arrays and numbers are traced. If this argument is "
+            f"meant to be a constant, mark it static: jit(f, static_argnames={path.split('[')[0].split('.')[0]!r})."
+        )
+
+    def _with_statics(self, args: tuple[Any, ...], statics: tuple[Any, ...]) -> Callable[..., Any]:
+        """The function of the dynamic arguments alone."""
+        fixed = {k: v.value for k, v in statics}
+        count = len(args)
+
+        def partial(*dynamic: Any, **kwargs: Any) -> Any:
+            it = iter(dynamic)
+            full = [fixed[i] if i in fixed else next(it) for i in range(count)]
+            named = {k: v for k, v in fixed.items() if isinstance(k, str)}
+            return self.fun(*full, **kwargs, **named)
+
+        return partial
+
+    def _donated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
+        """Leaf positions whose memory may be reused for results."""
+        if not self.donate_argnums and not self.donate_argnames:
+            return frozenset()
+        positions = []
+        count = 0
+        for i, a in enumerate(args):
+            if i in self.static_argnums:
+                continue
+            n = len(tree_flatten(a)[0])
+            if i in self.donate_argnums:
+                positions += range(count, count + n)
+            count += n
+        for name in sorted(kwargs):
+            if name in self.static_argnames:
+                continue
+            n = len(tree_flatten(kwargs[name])[0])
+            if name in self.donate_argnames:
+                positions += range(count, count + n)
+            count += n
+        return frozenset(positions)
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """Stage for these arguments (arrays or avals) without compiling."""
+        from tinyjax.engine.stages import Stages
+
+        return Stages.of(self, args, kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Everything the compiler does for these arguments, to read."""
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Shapes and dtypes of the results; nothing runs."""
+        return self.trace(*args, **kwargs).out_info
+
+    def clear_cache(self) -> None:
+        """Forget all traces and programs of this function."""
+        from tinyjax.engine.tracing import traces
+
+        self._entries.clear()
+        traces.table(self.fun).clear()
+
+    def _cache_size(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<jitted {name_of(self.fun)}>"
+
+
+class Static:
+    """A static value in a key: equal only to a value of the same type (1 is not True or 1.0)."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Static)
+            and type(self.value) is type(other.value)
+            and bool(self.value == other.value)
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def as_buffer(node: UOp) -> Any:
+    """The buffer of a node without open variables."""
+    if node.op is Op.BUFFER:
+        return node.arg
+    return finish_all([node])[0]._buffer
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: Numbers = None,
+    static_argnames: Names = None,
+    donate_argnums: Numbers = None,
+    donate_argnames: Names = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
+    inline: bool = False,
+    compiler_options: Any = None,
+    max_traces: int | None = None,
+) -> Any:
+    """Compile `fun`: traced once per tree, shapes, dtypes and static values, then run as machine code.
+
+    Static arguments are compared by value and may be anything hashable. Donated arguments may lend
+    their memory to the results. With `max_traces=n`, tracing an (n+1)-th signature raises with the
+    difference. Usable as a decorator with or without arguments, on functions and methods.
+    Raises: TypeError for a leaf that is not an array (with its path); JAX's tracer errors when
+    Python needs a traced value.
+    """
+    options = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "keep_unused": keep_unused,
+        "inline": inline,
+        "max_traces": max_traces,
+    }
+    if fun is None:
+        return lambda f: Jitted(f, **options)
+    return Jitted(fun, **options)

@@ -1,0 +1,178 @@
+"""Staging a Python function into a closed body, and the cache of such traces.
+
+Key of a trace: the function (held weakly, by its own `==`, so `jit(f)` twice shares), the argument
+tree, avals with weak flags, static values, the config epoch and the open named axes. A trace that
+captured variables of an outer trace is reused only while that trace is open; a trace that fails
+leaves no entry.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinyjax.core.avals import Aval
+from tinyjax.core.body import close
+from tinyjax.core.config import config
+from tinyjax.core.source import Site
+from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
+from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
+from tinyjax.core.uop import UOp
+from tinyjax.engine.array import Array
+from tinyjax.engine.values import is_array_like, lift
+from tinyjax.interpreters.trace import Trace, open_trace, state
+
+
+@dataclass(slots=True)
+class Traced:
+    """A staged function: body, captured nodes (its last arguments), output tree."""
+
+    body: UOp
+    captured: list[UOp]
+    out_tree: PyTreeDef
+    owners: tuple[Trace, ...]
+    sites: list[Site | None]
+
+    @property
+    def usable(self) -> bool:
+        """Whether the outer traces it captured variables of are still open."""
+        return all(t.open for t in self.owners)
+
+    @property
+    def out_avals(self) -> tuple[Aval, ...]:
+        """Avals of the flat outputs."""
+        return self.body.aval.elts  # type: ignore[no-any-return]
+
+
+def name_of(fun: Any) -> str:
+    """The function's name, for printing."""
+    fun = inspect.unwrap(fun) if callable(fun) else fun
+    return getattr(fun, "__name__", None) or type(fun).__name__
+
+
+def parameter_names(fun: Any, count: int) -> list[str]:
+    """Names of the first `count` positional parameters (`args[i]` where there are none)."""
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        return [f"args[{i}]" for i in range(count)]
+    names: list[str] = []
+    for p in parameters:
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            names.append(p.name)
+        elif p.kind is p.VAR_POSITIONAL:
+            names += [f"{p.name}[{i}]" for i in range(count - len(names))]
+    return (names + [f"args[{i}]" for i in range(len(names), count)])[:count]
+
+
+def argument_paths(fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """`params['w1']` for each leaf of the arguments, in flattening order."""
+    paths = []
+    for name, arg in zip(parameter_names(fun, len(args)), args, strict=True):
+        paths += [name + keystr(path) for path, _ in tree_flatten_with_path(arg)[0]]
+    for name in sorted(kwargs):
+        paths += [name + keystr(path) for path, _ in tree_flatten_with_path(kwargs[name])[0]]
+    return paths
+
+
+def output_nodes(out: Any, fun: Any, kind: str) -> tuple[list[UOp], PyTreeDef]:
+    """Leaves of a function's result as nodes; anything that is not an array is an error."""
+    leaves, tree = tree_flatten(out)
+    try:
+        return [x.node if type(x) is Array else _output(x) for x in leaves], tree
+    except TypeError:
+        for path, leaf in tree_flatten_with_path(out)[0]:
+            if not is_array_like(leaf):
+                raise TypeError(
+                    f"function {name_of(fun)} traced for {kind} returned a value of type "
+                    f"{type(leaf)} at output component {keystr(path) or 'the result itself'}, "
+                    "which is not a valid JAX type.\n"
+                    "  Return arrays or Python numbers; return None for nothing."
+                ) from None
+        raise
+
+
+def _output(x: Any) -> UOp:
+    return lift(x)
+
+
+def stage(
+    fun: Callable[..., Any],
+    in_tree: PyTreeDef,
+    avals: Sequence[Aval],
+    kind: str,
+    paths: Sequence[str] | Callable[[], Sequence[str]] = (),
+    name_from: Any = None,
+) -> Traced:
+    """Run `fun` on unbound variables with every operation recorded. `in_tree` is of (args, kwargs)."""
+    names = list(paths() if callable(paths) else paths) or [""] * len(avals)
+    with open_trace(kind, name_from or fun, staging=True) as trace:
+        variables = [trace.variable(a, p) for a, p in zip(avals, names, strict=True)]
+        args, kwargs = tree_unflatten(in_tree, [Array(v) for v in variables])
+        nodes, out_tree = output_nodes(fun(*args, **kwargs), name_from or fun, kind)
+        body, captured = close(nodes, variables)
+        owners = {v.trace for c in captured for v in c.free if v.trace is not None}
+        sites = [state.sites.get(n) for n in nodes]
+    return Traced(body, captured, out_tree, tuple(owners), sites)
+
+
+def ambient_key() -> Hashable:
+    """What a trace depends on besides its arguments."""
+    return config.epoch(), tuple(state.axes.items()) if state.axes else None
+
+
+class TraceCache:
+    """Traces by function and key; entries of a function die with it."""
+
+    def __init__(self) -> None:
+        self._weak: weakref.WeakKeyDictionary[Any, dict[Hashable, Traced]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def table(self, fun: Any) -> dict[Hashable, Traced]:
+        """The entries of one function."""
+        bound_self = getattr(fun, "__self__", None)
+        if bound_self is not None and hasattr(fun, "__func__"):
+            # A bound method is a new object at every access: keep entries with (self, function).
+            try:
+                per_self = self._weak.setdefault(bound_self, {})
+            except TypeError:
+                return {}
+            return per_self.setdefault(("method", fun.__func__), {})  # type: ignore[return-value, arg-type]
+        try:
+            return self._weak.setdefault(fun, {})
+        except TypeError:  # neither hashable nor weakly referable: traced anew
+            return {}
+
+    def clear(self) -> None:
+        """Forget all traces."""
+        self._weak.clear()
+
+
+traces = TraceCache()
+
+
+def stage_cached(
+    fun: Callable[..., Any],
+    in_tree: PyTreeDef,
+    avals: tuple[Aval, ...],
+    kind: str,
+    paths: Sequence[str] | Callable[[], Sequence[str]] = (),
+    statics: Hashable = None,
+    table_of: Any = None,
+    name_from: Any = None,
+) -> Traced:
+    """`stage`, remembered per (function, tree, avals, statics, configuration)."""
+    table = traces.table(fun if table_of is None else table_of)
+    key = (kind, in_tree, avals, statics, ambient_key())
+    found = table.get(key)
+    if found is not None:
+        if found.usable:
+            return found
+        del table[key]
+    made = stage(fun, in_tree, avals, kind, paths, name_from)
+    table[key] = made
+    return made

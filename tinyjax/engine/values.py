@@ -1,0 +1,125 @@
+"""Python and NumPy values as arrays: what a user may pass, and the node or buffer it becomes.
+
+NumPy operands are snapshots: variables are evaluated after Python has run, so an alias the user
+writes to later would be silently wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import dtypes
+from tinyjax.core.avals import Aval, aval
+from tinyjax.core.execute import new_buffer
+from tinyjax.core.uop import Buffer, UOp, const
+from tinyjax.engine.array import Array, buffer_node
+from tinyjax.interpreters.trace import record_site, state, values_of
+
+PYTHON_SCALARS = (bool, int, float, complex)
+
+
+def is_array_like(x: Any) -> bool:
+    """Whether `x` is accepted where an array is expected."""
+    return isinstance(x, (Array, np.ndarray, np.generic, *PYTHON_SCALARS)) or hasattr(
+        x, "__jax_array__"
+    )
+
+
+def lift(x: Any, argument: str = "") -> UOp:
+    """The node of an array, NumPy array or Python number; numbers are weakly typed literals."""
+    kind = type(x)
+    if kind is Array:
+        return x.node  # type: ignore[no-any-return]
+    if kind is float or kind is int or kind is bool or kind is complex:
+        return const(x, dtypes.python_scalar_dtype(kind, x), kind is not bool)
+    if isinstance(x, np.generic) and x.dtype != dtypes.float0:
+        dtype = dtypes.canonicalize_dtype(x.dtype)
+        return const(np.asarray(x).astype(dtype), dtype)
+    if isinstance(x, np.ndarray):
+        return buffer_node(snapshot(x))
+    if isinstance(x, Array):
+        return x.node
+    if isinstance(x, PYTHON_SCALARS):
+        base = next(t for t in PYTHON_SCALARS if isinstance(x, t))
+        return const(base(x), dtypes.python_scalar_dtype(base, x), base is not bool)
+    convert = getattr(x, "__jax_array__", None)
+    if convert is not None:
+        return lift(convert())
+    where = f" for argument {argument}" if argument else ""
+    raise TypeError(
+        f"Value {x!r} of type {type(x)} is not a valid JAX type{where}. Arrays, NumPy arrays and "
+        "Python numbers are; make others static (static_argnums) or convert them with jnp.asarray."
+    )
+
+
+def snapshot(x: np.ndarray) -> Buffer:
+    """A copy of a NumPy array in memory of our own, in the dtype that x64 mode allows."""
+    if x.dtype == object or x.dtype.kind in "SUMm":
+        raise TypeError(
+            f"Value of dtype {x.dtype} is not a valid JAX array type. Only arrays of numeric types "
+            "are supported by JAX."
+        )
+    dtype = dtypes.canonicalize_dtype(x.dtype)
+    of = aval(x.shape, dtype)
+    buffer = new_buffer(of)
+    np.copyto(buffer.value, x, casting="unsafe")
+    return buffer
+
+
+def own(value: np.ndarray, of: Aval) -> Buffer:
+    """A buffer around an ndarray that nobody else writes to."""
+    return Buffer(value, of)
+
+
+def finish(node: UOp) -> Array:
+    """The result of an operation: run now if nothing is open, else kept as a node."""
+    if state.staging or node.free:
+        record_site(node)
+        return Array(node)
+    return Array.from_buffer(Buffer(values_of([node])[0], node.aval))
+
+
+def finish_all(nodes: list[UOp]) -> list[Array]:
+    """`finish` for several results; those that can run are run together."""
+    if state.staging:
+        for n in nodes:
+            record_site(n)
+        return [Array(n) for n in nodes]
+    now = [n for n in nodes if not n.free]
+    values = dict(zip(now, values_of(now), strict=True)) if now else {}
+    return [
+        Array.from_buffer(Buffer(values[n], n.aval)) if n in values else Array(n) for n in nodes
+    ]
+
+
+def asarray(x: Any, argument: str = "") -> Array:
+    """`x` as an Array."""
+    return x if type(x) is Array else to_array(lift(x, argument))
+
+
+def to_array(node: UOp) -> Array:
+    """An Array for a leaf or an open node; literals stay literals while staging."""
+    return finish(node) if node.src or not state.staging else Array(node)
+
+
+def from_pickle(value: np.ndarray, key: Any, weak: bool) -> Array:
+    """Rebuild a pickled array."""
+    if key is not None:
+        lead = value.ndim - len(key.key_shape)
+        return Array.from_buffer(Buffer(value, aval(value.shape[:lead], key)))
+    return Array.from_buffer(Buffer(value, aval(value.shape, value.dtype, weak)))
+
+
+def shaped_abstractify(x: Any, argument: str = "") -> Aval:
+    """The aval of anything `lift` accepts, or of an object with shape and dtype."""
+    if type(x) is Array:
+        return x.aval
+    if isinstance(x, (np.ndarray, np.generic)):
+        return aval(np.shape(x), dtypes.canonicalize_dtype(x.dtype))
+    if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, Array):
+        dtype = x.dtype
+        dtype = dtype if dtypes.is_key(dtype) else dtypes.canonicalize_dtype(dtype)
+        return aval(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
+    return lift(x, argument).aval  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""Graph to graph: trace, evaluate, forward derivatives, transposition, batching, residuals."""

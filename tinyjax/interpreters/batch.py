@@ -1,0 +1,647 @@
+"""Vectorisation: nodes over variables of one example -> nodes over all examples.
+
+The batch axis comes first in every batched value; users' axes matter only at the border. A rule
+gets the node, its new operands, which of them are batched and the batch size; it returns the new
+node and whether its results are batched. Elementwise ops share one rule, because operands are of
+full shape or scalars.
+
+Reference: the conventions of JAX's vmap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.avals import Aval
+from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
+from tinyjax.core.infos import CallInfo, GatherInfo, ScanInfo, ScatterInfo
+from tinyjax.core.ops import COMPARISONS, ELEMENTWISE, Op
+from tinyjax.core.uop import UOp, depends_on, get, results, toposort, tuple_of
+
+Flags = tuple[bool, ...]
+BatchRule = Callable[[UOp, Sequence[UOp], Flags, int], tuple[UOp, Any]]
+
+
+def spread(x: UOp, size: int) -> UOp:
+    """`size` copies of an unbatched value along a new first axis."""
+    return b.expand(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
+
+
+def batched(x: UOp, flag: bool, size: int) -> UOp:
+    """The value with a batch axis, added if it has none."""
+    return x if flag else spread(x, size)
+
+
+def shifted(axes: Sequence[int]) -> tuple[int, ...]:
+    """Axis numbers with the batch axis in front."""
+    return tuple(a + 1 for a in axes)
+
+
+# --- elementwise and movement ---------------------------------------------------------------------
+
+
+def elementwise_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """Give every operand the result's shape, or leave it an unbatched scalar."""
+    shape = n.aval.shape
+    new = []
+    for x, flag in zip(src, flags, strict=True):
+        if flag and x.ndim == 1 and shape:
+            x = b.expand(x, (size, *shape), (0,))
+        elif not flag and x.ndim:
+            x = spread(x, size)
+        new.append(x)
+    return UOp(n.op, tuple(new), n.arg), True
+
+
+def unary_shift(make: Callable[[Any, int], Any]) -> BatchRule:
+    """A rule for ops of one operand whose arg changes by `make(arg, size)`."""
+
+    def apply(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+        return UOp(n.op, (src[0],), make(n.arg, size)), True
+
+    return apply
+
+
+def reshape_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    return b.reshape(src[0], (size, *n.arg)), True
+
+
+def permute_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    return b.permute(src[0], (0, *shifted(n.arg))), True
+
+
+def pad_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """A batched fill is chosen where a mask padded alike says so."""
+    x, fill = src
+    config = ((0, 0, 0), *n.arg)
+    if not flags[1]:
+        return b.pad(x, config, fill), True
+    shape = (size, *n.aval.shape)
+    mask = b.pad(b.full(n.src[0].shape, b.scalar(True, b.BOOL)), n.arg, b.scalar(False, b.BOOL))
+    inside = b.pad(batched(x, flags[0], size), config, b.like(n.src[1], 0))
+    return b.where(spread(mask, size), inside, b.expand(fill, shape, (0,))), True
+
+
+def concat_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    parts = [batched(x, f, size) for x, f in zip(src, flags, strict=True)]
+    return b.concat(parts, n.arg + 1), True
+
+
+def window_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    axis, *rest = n.arg
+    return UOp(Op.WINDOW, (src[0],), (axis + 1, *rest)), True
+
+
+# --- contraction and indexed ---------------------------------------------------------------------------
+
+
+def dot_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """Both batched: a batch axis. One batched: a free axis, moved to the front if need be."""
+    x, y = src
+    info = n.arg
+    (cx, cy), (bx, by) = info.contract, info.batch
+    nb = len(bx)
+    if flags[0] and flags[1]:
+        contract = (shifted(cx), shifted(cy))
+        batch = ((0, *shifted(bx)), (0, *shifted(by)))
+        return UOp(Op.DOT, (x, y), replace(info, contract=contract, batch=batch)), True
+    if flags[0]:
+        new = replace(info, contract=(shifted(cx), cy), batch=(shifted(bx), by))
+        return b.moveaxis(UOp(Op.DOT, (x, y), new), nb, 0), True
+    free_x = x.ndim - len(cx) - nb
+    free_y = y.ndim - 1 - len(cy) - nb
+    if free_y == 0 and not dtypes.is_key(y.dtype) and info.dtype is None:
+        swapped = replace(info, contract=(shifted(cy), cx), batch=(shifted(by), bx))
+        return b.moveaxis(UOp(Op.DOT, (y, x), swapped), nb, 0), True
+    new = replace(info, contract=(cx, shifted(cy)), batch=(bx, shifted(by)))
+    return b.moveaxis(UOp(Op.DOT, (x, y), new), nb + free_x, 0), True
+
+
+def gather_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """Operand only: a full window axis. Indices only: a leading index axis. Both: batching dims."""
+    x, indices, g = src[0], src[1], n.arg
+    fill = src[2] if len(src) == 3 else None
+    if fill is not None and flags[2]:
+        plain, _ = (
+            gather_rule(
+                UOp(Op.GATHER, (n.src[0], n.src[1], b.like(n.src[2], 0)), g),
+                (x, indices, b.like(n.src[2], 0)),
+                (flags[0], flags[1], False),
+                size,
+            )
+            if flags[0] or flags[1]
+            else (spread(b.gather(x, indices, g, b.like(x, 0)), size), True)
+        )
+        ones = b.full(n.src[0].shape, b.scalar(True, b.BOOL))
+        inside = b.gather(ones, indices, g, b.scalar(False, b.BOOL)) if not flags[1] else None
+        if inside is None:
+            inside, _ = gather_rule(
+                UOp(Op.GATHER, (ones, n.src[1], b.scalar(False, b.BOOL)), g),
+                (ones, indices, b.scalar(False, b.BOOL)),
+                (False, True, False),
+                size,
+            )
+        else:
+            inside = spread(inside, size)
+        return b.where(inside, plain, b.expand(fill, plain.shape, (0,))), True
+    if flags[0] and not flags[1]:
+        info = replace(
+            g,
+            offset_dims=(0, *shifted(g.offset_dims)),
+            collapsed_slice_dims=shifted(g.collapsed_slice_dims),
+            start_index_map=shifted(g.start_index_map),
+            operand_batching_dims=shifted(g.operand_batching_dims),
+            slice_sizes=(size, *g.slice_sizes),
+        )
+    elif not flags[0]:
+        info = replace(
+            g,
+            offset_dims=shifted(g.offset_dims),
+            start_indices_batching_dims=shifted(g.start_indices_batching_dims),
+        )
+    else:
+        info = replace(
+            g,
+            offset_dims=shifted(g.offset_dims),
+            collapsed_slice_dims=shifted(g.collapsed_slice_dims),
+            start_index_map=shifted(g.start_index_map),
+            operand_batching_dims=(0, *shifted(g.operand_batching_dims)),
+            start_indices_batching_dims=(0, *shifted(g.start_indices_batching_dims)),
+            slice_sizes=(1, *g.slice_sizes),
+        )
+    return b.gather(x, indices, info, fill), True
+
+
+def scatter_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """Indices unbatched: a window axis over the batch. Indices batched: batching dims."""
+    s = n.arg
+    x = batched(src[0], flags[0], size)
+    updates = batched(src[2], flags[2], size)
+    info = replace(
+        s,
+        update_window_dims=shifted(s.update_window_dims),
+        inserted_window_dims=shifted(s.inserted_window_dims),
+        scatter_dims_to_operand_dims=shifted(s.scatter_dims_to_operand_dims),
+        operand_batching_dims=shifted(s.operand_batching_dims),
+    )
+    if flags[1]:
+        info = replace(
+            info,
+            operand_batching_dims=(0, *info.operand_batching_dims),
+            scatter_indices_batching_dims=(0, *shifted(s.scatter_indices_batching_dims)),
+        )
+    else:
+        info = replace(info, update_window_dims=(0, *info.update_window_dims))
+    return b.scatter(x, src[1], updates, info), True
+
+
+def stack_starts(starts: Sequence[UOp], flags: Flags, size: int) -> UOp:
+    """Index vectors [size, rank] from one start per axis, some of them batched."""
+    dtype = starts[0].dtype
+    columns = [
+        b.reshape(batched(b.cast(s, dtype), f, size), (size, 1))
+        for s, f in zip(starts, flags, strict=True)
+    ]
+    return b.concat(columns, 1)
+
+
+def dynamic_slice_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """Starts shared: one slice of all examples. Starts batched: a GATHER that clamps."""
+    x, starts = src[0], src[1:]
+    if not any(flags[1:]):
+        zero = b.like(starts[0], 0) if starts else b.scalar(0, b.INT32)
+        return b.dynamic_slice(x, (zero, *starts), (size, *n.arg)), True
+    rank = n.src[0].ndim
+    info = GatherInfo(
+        offset_dims=tuple(range(1, rank + 1)),
+        collapsed_slice_dims=(),
+        start_index_map=tuple(range(rank)),
+        slice_sizes=n.arg,
+        mode="clip",
+    )
+    if flags[0]:
+        info = replace(
+            info,
+            start_index_map=shifted(info.start_index_map),
+            operand_batching_dims=(0,),
+            start_indices_batching_dims=(0,),
+            slice_sizes=(1, *n.arg),
+        )
+    return b.gather(x, stack_starts(starts, flags[1:], size), info), True
+
+
+def dynamic_update_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """Starts shared: one update of all examples. Starts batched: a SCATTER that clamps."""
+    x = batched(src[0], flags[0], size)
+    update = batched(src[1], flags[1], size)
+    starts = src[2:]
+    if not any(flags[2:]):
+        zero = b.like(starts[0], 0) if starts else b.scalar(0, b.INT32)
+        return b.dynamic_update(x, update, (zero, *starts)), True
+    rank = n.src[0].ndim
+    info = ScatterInfo(
+        "set",
+        update_window_dims=tuple(range(1, rank + 1)),
+        inserted_window_dims=(),
+        scatter_dims_to_operand_dims=tuple(range(1, rank + 1)),
+        operand_batching_dims=(0,),
+        scatter_indices_batching_dims=(0,),
+        mode="clip",
+        indices_are_sorted=True,
+        unique_indices=True,
+    )
+    return b.scatter(x, stack_starts(starts, flags[2:], size), update, info), True
+
+
+def sort_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    axis, num_keys, stable = n.arg
+    operands = tuple(batched(x, f, size) for x, f in zip(src, flags, strict=True))
+    return UOp(Op.SORT, operands, (axis + 1, num_keys, stable)), True
+
+
+def same_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """Ops that treat leading axes alike."""
+    return UOp(n.op, tuple(src), n.arg), True
+
+
+def with_batch(avals: Sequence[Aval], size: int) -> tuple[Aval, ...]:
+    """Avals with the batch axis."""
+    return tuple(a.update(shape=(size, *a.shape)) for a in avals)
+
+
+def host_call_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """Library routines map over leading axes."""
+    operands = tuple(batched(x, f, size) for x, f in zip(src, flags, strict=True))
+    info = replace(n.arg, out=with_batch(n.arg.out, size), batch_ndim=n.arg.batch_ndim + 1)
+    return UOp(Op.HOST_CALL, operands, info), True
+
+
+def callback_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """One call for all examples if it is said to be vectorized, else one call each, in order."""
+    if n.arg.vectorized in ("expand_dims", "broadcast_all"):
+        fill = size if n.arg.vectorized == "broadcast_all" else 1
+        operands = tuple(x if f else spread(x, fill) for x, f in zip(src, flags, strict=True))
+        return UOp(n.op, operands, replace(n.arg, out=with_batch(n.arg.out, size))), True
+    return batch_by_scan(n, src, flags, size), True
+
+
+def batch_by_scan(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> UOp:
+    """One example after the other."""
+    variables = [fresh_var(s.aval) for s in n.src]
+    node = UOp(n.op, tuple(variables), n.arg)
+    consts = [v for v, f in zip(variables, flags, strict=True) if not f]
+    xs = [v for v, f in zip(variables, flags, strict=True) if f]
+    body = reclose(results(node), [*consts, *xs])
+    given = [s for s, f in zip(src, flags, strict=True) if not f]
+    mapped = [s for s, f in zip(src, flags, strict=True) if f]
+    info = ScanInfo(num_consts=len(given), num_carry=0, length=size)
+    return UOp(Op.SCAN, (body, *given, *mapped), info)
+
+
+# --- calls and control flow -------------------------------------------------------------------------------
+
+
+def batched_body(
+    body: UOp, avals: Sequence[Aval], flags: Flags, size: int, force: Flags | None = None
+) -> tuple[UOp, Flags]:
+    """The body over all examples: args flagged have the batch axis first; which outputs have it.
+
+    `avals` are those of one example. Outputs flagged in `force` get the axis in any case. Made once
+    per (body, flags, size, force).
+    """
+    key = ("batch", flags, size, force)
+    found = body.derived.get(key)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    params, outs = open_vars(body, avals)
+    new_params = [
+        fresh_var(a.update(shape=(size, *a.shape))) if f else p
+        for p, a, f in zip(params, avals, flags, strict=True)
+    ]
+    inputs = {p: q for p, q, f in zip(params, new_params, flags, strict=True) if f}
+    values, out_flags = batch(outs, inputs, size)
+    if force is not None:
+        values = [
+            batched(v, f, size) if want else v
+            for v, f, want in zip(values, out_flags, force, strict=True)
+        ]
+        out_flags = [f or want for f, want in zip(out_flags, force, strict=True)]
+    new = reclose(values, new_params)
+    out = (new, tuple(out_flags))
+    body.derived[key] = out
+    return out
+
+
+def example(aval: Aval, flag: bool) -> Aval:
+    """Aval of one example of a (perhaps batched) value."""
+    return aval.update(shape=aval.shape[1:]) if flag else aval
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedRule:
+    """A custom derivative rule over all examples: its closed bodies, batched.
+
+    The user's Python rule is not run again; a batched cotangent of an unbatched argument is summed.
+    """
+
+    rule: Any
+    flags: Flags
+    size: int
+    num_out: int
+
+    @property
+    def has_jvp(self) -> bool:
+        return bool(self.rule.has_jvp)
+
+    @property
+    def has_vjp(self) -> bool:
+        return bool(self.rule.has_vjp)
+
+    def _examples(self, avals: Sequence[Aval]) -> list[Aval]:
+        return [example(a, f) for a, f in zip(avals, self.flags, strict=True)]
+
+    def jvp_body(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, Flags]:
+        """(args, tangents) -> (outputs, nonzero tangents), all outputs batched."""
+        ones = self._examples(avals)
+        body, out_zero = self.rule.jvp_body(ones, zero)
+        inexact = [i for i, a in enumerate(ones) if dtypes.is_inexact(a.dtype)]
+        flags = (*self.flags, *(self.flags[i] for i in inexact))
+        kinds = [*ones, *(ones[i].strip_weak_type() for i in inexact)]
+        new, _ = batched_body(body, kinds, flags, self.size, (True,) * len(body.src))
+        return new, out_zero
+
+    def vjp_bodies(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, UOp]:
+        """Forward with batched outputs and residuals; backward with cotangents summed as needed."""
+        ones = self._examples(avals)
+        forward, backward = self.rule.vjp_bodies(ones, zero)
+        new, res_flags = batched_body(
+            forward,
+            ones,
+            self.flags,
+            self.size,
+            (True,) * self.num_out + (False,) * (len(forward.src) - self.num_out),
+        )
+        held = forward.src[self.num_out :]
+        outs = [o.aval for o in forward.src[: self.num_out] if dtypes.is_inexact(o.dtype)]
+        kinds = [*(h.aval for h in held), *(o.strip_weak_type() for o in outs)]
+        flags = (*res_flags[self.num_out :], *(True,) * len(outs))
+        inexact = [f for a, f in zip(ones, self.flags, strict=True) if dtypes.is_inexact(a.dtype)]
+        back, back_flags = batched_body(
+            backward, kinds, flags, self.size, (False,) * len(backward.src)
+        )
+        params, values = open_vars(
+            back,
+            [
+                k.update(shape=(self.size, *k.shape)) if f else k
+                for k, f in zip(kinds, flags, strict=True)
+            ],
+        )
+        fixed = []
+        for v, is_batched, want in zip(values, back_flags, inexact, strict=True):
+            if is_batched and not want:
+                v = b.sum_(v, (0,))
+            elif not is_batched and want:
+                v = spread(v, self.size)
+            elif not is_batched and not want:
+                v = b.mul(v, b.like(v, self.size))
+            fixed.append(v)
+        return new, reclose(fixed, params)
+
+
+def call_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
+    """The same call of the batched body; custom rules are batched with it."""
+    info: CallInfo = n.arg
+    body, args = n.src[0], src[1:]
+    arg_flags = flags[1:]
+    avals = [a.aval for a in n.src[1:]]
+    if info.rule is None:
+        new, out_flags = batched_body(body, avals, arg_flags, size)
+        return UOp(Op.CALL, (new, *args), info), out_flags
+    all_out = (True,) * len(body.src)
+    new, _ = batched_body(body, avals, arg_flags, size, all_out)
+    rule = BatchedRule(info.rule, arg_flags, size, len(body.src))
+    return UOp(Op.CALL, (new, *args), replace(info, rule=rule)), all_out
+
+
+def custom_lin_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
+    """All outputs batched; the backward body returns a cotangent per tangent input, batched alike."""
+    info = n.arg
+    held = info.num_residuals
+    operands = [
+        *src[:held],
+        *(batched(s, f, size) for s, f in zip(src[held:], flags[held:], strict=True)),
+    ]
+    kinds = [*(s.aval for s in n.src[:held]), *info.out]
+    body_flags = (*flags[:held], *(True,) * len(info.out))
+    back, _ = batched_body(info.backward, kinds, body_flags, size, (True,) * len(info.backward.src))
+    new = replace(info, out=with_batch(info.out, size), backward=back)
+    return UOp(Op.CUSTOM_LIN, tuple(operands), new), (True,) * len(info.out)
+
+
+def scan_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
+    """Scan axis 0, batch axis 1 for xs and ys; which carries are batched is a fixed point."""
+    info: ScanInfo = n.arg
+    nc, nk = info.num_consts, info.num_carry
+    body, args, old = n.src[0], src[1:], n.src[1:]
+    arg_flags = list(flags[1:])
+    avals = [a.aval for a in old[: nc + nk]]
+    avals += [a.aval.update(shape=a.aval.shape[1:]) for a in old[nc + nk :]]
+    carry = arg_flags[nc : nc + nk]
+    while True:
+        now = (*arg_flags[:nc], *carry, *arg_flags[nc + nk :])
+        force = (*carry, *(False,) * (len(body.src) - nk))
+        new, out_flags = batched_body(body, avals, now, size, force)
+        if list(out_flags[:nk]) == carry:
+            break
+        carry = [a or c for a, c in zip(out_flags[:nk], carry, strict=True)]
+    given = list(args[:nc])
+    given += [
+        batched(a, f, size) if want else a
+        for a, f, want in zip(args[nc : nc + nk], arg_flags[nc : nc + nk], carry, strict=True)
+    ]
+    given += [
+        b.moveaxis(x, 0, 1) if f else x
+        for x, f in zip(args[nc + nk :], arg_flags[nc + nk :], strict=True)
+    ]
+    loop = UOp(Op.SCAN, (new, *given), info)
+    values = []
+    for i, f in enumerate(out_flags):
+        value = get(loop, i)
+        values.append(b.moveaxis(value, 1, 0) if f and i >= nk else value)
+    return tuple_of(values), out_flags
+
+
+def while_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
+    """With a batched predicate: run while any example runs, and keep the finished ones as they are."""
+    info = n.arg
+    cc, bc = info.cond_consts, info.body_consts
+    cond, body = n.src[:2]
+    args, old, arg_flags = src[2:], n.src[2:], flags[2:]
+    avals = [a.aval for a in old]
+    c_avals, b_avals, k_avals = avals[:cc], avals[cc : cc + bc], avals[cc + bc :]
+    c_flags, b_flags = arg_flags[:cc], arg_flags[cc : cc + bc]
+    carry = list(arg_flags[cc + bc :])
+    while True:
+        now = tuple(carry)
+        new_body, out = batched_body(body, [*b_avals, *k_avals], (*b_flags, *now), size, now)
+        if list(out) != carry:
+            carry = list(out)
+            continue
+        new_cond, (pred,) = batched_body(cond, [*c_avals, *k_avals], (*c_flags, *now), size)
+        if pred and not all(carry):
+            carry = [True] * len(carry)
+            continue
+        break
+    given = [
+        batched(a, f, size) if want else a
+        for a, f, want in zip(args[cc + bc :], arg_flags[cc + bc :], carry, strict=True)
+    ]
+    consts_c, consts_b = args[:cc], args[cc : cc + bc]
+    if not pred:
+        node = UOp(Op.WHILE, (new_cond, new_body, *consts_c, *consts_b, *given), info)
+        return node, tuple(carry)
+    vc = [fresh_var(a.aval) for a in consts_c]
+    vb = [fresh_var(a.aval) for a in consts_b]
+    vk = [fresh_var(a.aval) for a in given]
+    (running,) = open_body(new_cond, [*vc, *vk])
+    any_cond = reclose([b.reduce("or", running, (0,))], [*vc, *vk])
+    stepped = open_body(new_body, [*vb, *vk])
+    kept = [
+        b.where(b.expand(running, s.shape, (0,)), b.cast_like(s, k.aval), k)
+        for s, k in zip(stepped, vk, strict=True)
+    ]
+    masked = reclose(kept, [*vc, *vb, *vk])
+    node = UOp(
+        Op.WHILE,
+        (any_cond, masked, *consts_c, *consts_c, *consts_b, *given),
+        replace(info, body_consts=cc + bc),
+    )
+    return node, tuple(carry)
+
+
+def cond_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
+    """A shared index keeps the branch. A batched one runs all branches and selects.
+
+    Where an example does not take a branch, that branch sees its operands as constants, so that no
+    NaN reaches the gradient through it (the select alone would give 0 * NaN).
+    """
+    number = n.arg
+    branches, index, args = n.src[:number], src[number], src[number + 1 :]
+    arg_flags = flags[number + 1 :]
+    avals = [a.aval for a in n.src[number + 1 :]]
+    if not flags[number]:
+        out = [batched_body(br, avals, arg_flags, size)[1] for br in branches]
+        union = tuple(any(f[i] for f in out) for i in range(len(branches[0].src)))
+        new = [batched_body(br, avals, arg_flags, size, union)[0] for br in branches]
+        return UOp(Op.COND, (*new, index, *args), number), union
+    wide = [batched(a, f, size) for a, f in zip(args, arg_flags, strict=True)]
+    count = len(branches[0].src)
+    every = (True,) * len(args)
+    chosen: list[UOp] = []
+    for i in reversed(range(number)):
+        position = b.like(index, i)
+        if number == 1:
+            mask = b.full((size,), b.scalar(True, b.BOOL))
+        elif i == 0:
+            mask = b.le(index, position)
+        elif i == number - 1:
+            mask = b.ge(index, position)
+        else:
+            mask = b.eq(index, position)
+        guarded = [
+            b.where(b.expand(mask, x.shape, (0,)), x, b.stop_gradient(x))
+            if dtypes.is_inexact(x.dtype)
+            else x
+            for x in wide
+        ]
+        body, _ = batched_body(branches[i], avals, every, size, (True,) * count)
+        values = open_body(body, guarded)
+        chosen = (
+            list(values)
+            if not chosen
+            else [
+                b.where(b.expand(mask, v.shape, (0,)), v, c)
+                for v, c in zip(values, chosen, strict=True)
+            ]
+        )
+    return tuple_of(chosen), (True,) * count
+
+
+BATCH: dict[Op, BatchRule] = {
+    **dict.fromkeys(ELEMENTWISE | COMPARISONS, elementwise_rule),
+    Op.RESHAPE: reshape_rule,
+    Op.PERMUTE: permute_rule,
+    Op.EXPAND: unary_shift(lambda arg, size: ((size, *arg[0]), (0, *shifted(arg[1])))),
+    Op.PAD: pad_rule,
+    Op.SLICE: unary_shift(lambda arg, size: ((0, size, 1), *arg)),
+    Op.FLIP: unary_shift(lambda arg, size: shifted(arg)),
+    Op.CONCAT: concat_rule,
+    Op.WINDOW: window_rule,
+    Op.REDUCE: unary_shift(lambda arg, size: (arg[0], shifted(arg[1]))),
+    Op.ARGREDUCE: unary_shift(lambda arg, size: (arg[0], arg[1] + 1, arg[2])),
+    Op.PREFIX: unary_shift(lambda arg, size: (arg[0], arg[1] + 1, arg[2])),
+    Op.DOT: dot_rule,
+    Op.GATHER: gather_rule,
+    Op.SCATTER: scatter_rule,
+    Op.DYNAMIC_SLICE: dynamic_slice_rule,
+    Op.DYNAMIC_UPDATE: dynamic_update_rule,
+    Op.SORT: sort_rule,
+    Op.RANDOM_BITS: same_rule,
+    Op.FFT: same_rule,
+    Op.STOP_GRADIENT: same_rule,
+    Op.NAME: same_rule,
+    Op.OPTIMIZATION_BARRIER: same_rule,
+    Op.REMAT: same_rule,
+    Op.COPY: same_rule,
+    Op.PCAST: same_rule,
+    Op.KEY_WRAP: same_rule,
+    Op.KEY_UNWRAP: same_rule,
+    Op.HOST_CALL: host_call_rule,
+    Op.CALLBACK: callback_rule,
+    Op.CALL: call_rule,
+    Op.CUSTOM_LIN: custom_lin_rule,
+    Op.SCAN: scan_rule,
+    Op.WHILE: while_rule,
+    Op.COND: cond_rule,
+}
+"""One rule per op that can have a batched operand."""
+
+
+def batch(
+    outputs: Sequence[UOp], inputs: Mapping[UOp, UOp], size: int
+) -> tuple[list[UOp], list[bool]]:
+    """Outputs over all examples and which of them are batched.
+
+    `inputs` maps each variable of one example to its value with the batch axis first. Outputs that
+    mention none of the variables come back as they are, unbatched.
+    Cost: one walk over the nodes that mention the variables.
+    """
+    new: dict[UOp, UOp] = dict(inputs)
+    flag: dict[UOp, Any] = dict.fromkeys(inputs, True)
+    wanted = depends_on(outputs, [v.arg for v in inputs])
+    for node in toposort(outputs, keep=wanted):
+        if node in new:
+            continue
+        src = tuple(new.get(s, s) for s in node.src)
+        if node.op is Op.GETTUPLE:
+            parent = flag.get(node.src[0], False)
+            new[node] = get(src[0], node.arg)
+            flag[node] = parent if isinstance(parent, bool) else parent[node.arg]
+            continue
+        flags = tuple(bool(flag.get(s, False)) for s in node.src)
+        if node.op is Op.TUPLE:
+            new[node], flag[node] = node.with_src(src), flags
+            continue
+        if not any(flags):
+            new[node], flag[node] = node.with_src(src), False
+            continue
+        rule = BATCH.get(node.op)
+        if rule is None:
+            raise NotImplementedError(f"vmap has no rule for {node.op.name.lower()}")
+        new[node], flag[node] = rule(node, src, flags, size)
+    return [new.get(o, o) for o in outputs], [bool(flag.get(o, False)) for o in outputs]

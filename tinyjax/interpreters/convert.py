@@ -1,0 +1,114 @@
+"""Conversions between dtypes with JAX's results for every value: CAST, BITCAST, REDUCE_PRECISION."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import dtypes
+from tinyjax.core.uop import UOp
+
+Array = np.ndarray[Any, Any]
+
+
+def cast(node: UOp, args: list[Array]) -> Array:
+    """The value in another dtype; a fresh array, or the operand itself if only the weak flag changes."""
+    return convert(args[0], node.arg[0])
+
+
+def convert(x: Array, dtype: Any) -> Array:
+    """`x` as `dtype`.
+
+    float -> int truncates, saturates, NaN -> 0; to bool: x != 0 (so NaN is true); complex -> real
+    drops the imaginary part; int -> int wraps; float64 and integers reach the floats below 32 bits
+    through float32, as XLA does.
+    """
+    source = x.dtype
+    if source == dtype:
+        return x
+    if dtypes.is_complex(source) and not dtypes.is_complex(dtype) and dtype != np.bool_:
+        x = x.real
+        source = x.dtype
+    if dtype == np.bool_:
+        return np.asarray(x != np.zeros((), source))
+    if dtypes.is_integer(dtype):
+        if dtypes.is_float(source):
+            return float_to_int(x, dtype)
+        if dtype.num >= 17 or source.num >= 17:  # below 8 bits: through 8 bits
+            x = x.astype(np.int64 if source.num >= 17 else source).astype(np.int8)
+        return x.astype(dtype)
+    if dtypes.is_float(dtype) and dtypes.bit_width(dtype) < 32 and source != np.float32:
+        x = x.astype(np.float32)
+    return x.astype(dtype)
+
+
+def float_to_int(x: Array, dtype: Any) -> Array:
+    """Truncated towards zero, saturated at the limits, NaN -> 0."""
+    if x.dtype.num >= 17:
+        x = x.astype(np.float32)
+    info = dtypes.iinfo(dtype)
+    low, high = int(info.min), int(info.max)
+    storage = np.dtype(np.int8) if dtype.num >= 17 else dtype
+    x = np.trunc(x)
+    y = x.astype(storage)
+    fits = (x >= low) & (x < high + 1)  # high + 1 is a power of two, exact in every float
+    if not fits.all():
+        y = np.where(fits, y, np.where(x > 0, high, np.where(x < 0, low, 0)).astype(storage))
+    return np.asarray(y).astype(dtype, copy=False)
+
+
+def bitcast(node: UOp, args: list[Array]) -> Array:
+    """The same bits as another dtype."""
+    return args[0].view(node.arg)
+
+
+FORMATS: dict[Any, tuple[int, int]] = {
+    dtypes.bfloat16: (8, 7),
+    dtypes.float16: (5, 10),
+    dtypes.float32: (8, 23),
+    dtypes.float64: (11, 52),
+}
+"""(exponent bits, mantissa bits) of the IEEE-like dtypes."""
+
+
+def reduce_precision(node: UOp, args: list[Array]) -> Array:
+    """`x` rounded to a float with fewer exponent and mantissa bits, kept in its dtype.
+
+    Ties to even; too large becomes infinite; what would be subnormal there becomes a zero.
+    """
+    exponent, mantissa = node.arg
+    x = args[0]
+    if dtypes.is_complex(x.dtype):
+        z = np.empty_like(x)
+        z.real = rounded(x.real.copy(), exponent, mantissa)
+        z.imag = rounded(x.imag.copy(), exponent, mantissa)
+        return z
+    if x.dtype in FORMATS:
+        return rounded(x, exponent, mantissa)
+    return rounded(x.astype(np.float32), exponent, mantissa).astype(x.dtype)
+
+
+def rounded(x: Array, exponent: int, mantissa: int) -> Array:
+    """`reduce_precision` of one array in one of FORMATS, on the bits."""
+    own_exponent, own_mantissa = FORMATS[x.dtype]
+    kind = np.dtype(f"u{x.dtype.itemsize}")
+    bits = x.view(kind)
+
+    def word(value: int) -> Array:
+        return np.array(value, kind)
+
+    sign_bit = word(1 << (own_exponent + own_mantissa))
+    sign, size = bits & sign_bit, bits & ~sign_bit
+    infinity = word(((1 << own_exponent) - 1) << own_mantissa)
+    nan = size > infinity
+    drop = own_mantissa - mantissa
+    if drop > 0:
+        last = (size >> word(drop)) & word(1)
+        size = (size + word((1 << (drop - 1)) - 1) + last) & ~word((1 << drop) - 1)
+    if exponent < own_exponent:
+        bias, reduced = (1 << (own_exponent - 1)) - 1, (1 << (exponent - 1)) - 1
+        largest = word(((bias + reduced) << own_mantissa) | ((1 << own_mantissa) - 1))
+        least = word((bias - reduced + 1) << own_mantissa)
+        size = np.where(size > largest, infinity, np.where(size < least, word(0), size))
+    return np.asarray(np.where(nan, bits, size | sign)).view(x.dtype)

@@ -1,0 +1,206 @@
+"""Rows of the evaluator that combine elements: REDUCE, ARGREDUCE, PREFIX, DOT, SORT, FFT.
+
+Floats below 32 bits accumulate in float32 and are rounded once; integers wrap in their own dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import dtypes
+from tinyjax.core.uop import UOp
+from tinyjax.interpreters.evaluate_elementwise import (
+    BUILTIN,
+    WIDE,
+    complex_max,
+    complex_min,
+    narrow,
+    widen,
+)
+
+Array = np.ndarray[Any, Any]
+
+FOLDS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def least(dtype: Any) -> Any:
+    """The identity of max: -inf, the smallest integer, False (for a compute dtype)."""
+    if dtype.kind in "fc":
+        return -math.inf
+    return False if dtype == np.bool_ else np.iinfo(dtype).min
+
+
+def greatest(dtype: Any) -> Any:
+    """The identity of min."""
+    if dtype.kind in "fc":
+        return math.inf
+    return True if dtype == np.bool_ else np.iinfo(dtype).max
+
+
+def identity(kind: str, dtype: Any) -> Any:
+    """What a fold over nothing gives, as a scalar of the compute dtype."""
+    if kind == "max":
+        return np.array(least(dtype), dtype)
+    if kind == "min":
+        return np.array(greatest(dtype), dtype)
+    return np.array({"add": 0, "mul": 1, "and": True, "or": 0, "xor": 0}[kind], dtype)
+
+
+def empty_fold(node: UOp, kind: str, dtype: Any) -> Array:
+    """A fold over nothing; the limits are those of the dtype itself, not of its compute dtype."""
+    y = np.empty(node.aval.shape, dtype)
+    if kind == "and":
+        y[...] = True if dtype == np.bool_ else narrow(np.array(-1, np.int64), dtype)
+    elif kind in ("max", "min") and dtypes.is_integer(dtype):
+        info = dtypes.iinfo(dtype)
+        y[...] = np.array(int(info.min if kind == "max" else info.max)).astype(dtype)
+    else:
+        y[...] = narrow(identity(kind, WIDE.get(dtype, dtype)), dtype)
+    return y
+
+
+def reduce(node: UOp, args: list[Array]) -> Array:
+    """Fold over axes; sums of floats are pairwise along the last axis (NumPy)."""
+    kind, axes = node.arg
+    x = args[0]
+    dtype = x.dtype
+    if not x.size:
+        return empty_fold(node, kind, dtype)
+    if dtype.num >= BUILTIN:
+        x = x.astype(WIDE[dtype])
+    if dtype.kind == "c" and kind in ("max", "min"):
+        return complex_extreme(x, kind, axes)
+    y = np.asarray(FOLDS[kind].reduce(x, axis=axes, dtype=x.dtype))
+    return y if y.dtype == dtype else y.astype(dtype)
+
+
+def complex_extreme(x: Array, kind: str, axes: tuple[int, ...]) -> Array:
+    """Lexicographic extreme, halving the folded axis (NaN as in MAX and MIN)."""
+    pick = complex_max if kind == "max" else complex_min
+    kept = [i for i in range(x.ndim) if i not in axes]
+    shape = tuple(x.shape[i] for i in kept)
+    x = x.transpose(*axes, *kept).reshape((-1, *shape))
+    while len(x) > 1:
+        half = len(x) // 2
+        x = np.concatenate([pick(x[:half], x[half : 2 * half]), x[2 * half :]])
+    return x[0].copy()
+
+
+def argreduce(node: UOp, args: list[Array]) -> list[Array]:
+    """(extreme, its first index); the first NaN if there is one."""
+    kind, axis, index_dtype = node.arg
+    x = args[0]
+    value, index = node.aval.elts
+    if not x.shape[axis]:
+        of = UOp.__new__  # noqa: F841
+        raise ValueError(f"arg{kind} of an axis of size 0 has no index")
+    compute = widen(x)
+    find = np.argmax if kind == "max" else np.argmin
+    at = np.asarray(find(compute, axis=axis))
+    found = np.take_along_axis(x, np.expand_dims(at, axis), axis)
+    return [found.reshape(value.shape), at.astype(index_dtype)]
+
+
+def prefix(node: UOp, args: list[Array]) -> Array:
+    """Fold of all elements up to and including each one, from either end."""
+    kind, axis, reverse = node.arg
+    x = widen(args[0])
+    if reverse:
+        x = np.flip(x, axis)
+    if x.dtype.kind == "c" and kind in ("max", "min"):
+        y = x.copy()
+        pick = complex_max if kind == "max" else complex_min
+        moved = np.moveaxis(y, axis, 0)
+        for i in range(1, len(moved)):
+            moved[i] = pick(moved[i - 1], moved[i])
+    else:
+        y = FOLDS[kind].accumulate(x, axis=axis, dtype=x.dtype)
+    if reverse:
+        y = np.flip(y, axis)
+    y = np.ascontiguousarray(y)
+    return y if y.dtype == args[0].dtype else y.astype(args[0].dtype)
+
+
+# --- contraction -----------------------------------------------------------------------------------
+
+
+def dot(node: UOp, args: list[Array]) -> Array:
+    """Batched matrix product of the operands brought to [batch, free, contracted]."""
+    x, y = args
+    info = node.arg
+    (cx, cy), (bx, by) = info.contract, info.batch
+    result = node.aval.dtype
+    compute = dot_compute_dtype(x.dtype, y.dtype, result)
+    x, y = converted(x, compute), converted(y, compute)
+    fx = [i for i in range(x.ndim) if i not in cx and i not in bx]
+    fy = [i for i in range(y.ndim) if i not in cy and i not in by]
+    batch = tuple(x.shape[i] for i in bx)
+    free_x, free_y = tuple(x.shape[i] for i in fx), tuple(y.shape[i] for i in fy)
+    depth = math.prod(x.shape[i] for i in cx)
+    rows, columns = math.prod(free_x), math.prod(free_y)
+    left = x.transpose(*bx, *fx, *cx).reshape(*batch, rows, depth)
+    right = y.transpose(*by, *cy, *fy).reshape(*batch, depth, columns)
+    product = np.matmul(left, right).reshape(batch + free_x + free_y)
+    return product if product.dtype == result else converted(product, result)
+
+
+def dot_compute_dtype(x: Any, y: Any, result: Any) -> np.dtype[Any]:
+    """Widest of the three, at least float32 if one is inexact; integers compute in the result's."""
+    if not any(map(dtypes.is_inexact, (x, y, result))):
+        return WIDE.get(result, result)
+    found = np.dtype(np.float32)
+    for dtype in (x, y, result):
+        if dtypes.is_inexact(dtype):
+            found = np.promote_types(found, WIDE.get(dtype, dtype))
+    return found
+
+
+def converted(x: Array, dtype: Any) -> Array:
+    """`x` in a compute dtype (or a product in the result dtype); nothing if it is."""
+    return x if x.dtype == dtype else narrow(widen(x), dtype)
+
+
+# --- order ---------------------------------------------------------------------------------------------
+
+
+def sort(node: UOp, args: list[Array]) -> list[Array]:
+    """Operands permuted so that the keys ascend; stable, -0 equals 0, all NaN equal and last."""
+    axis, num_keys, _ = node.arg
+    keys: list[Array] = []
+    for x in map(widen, args[:num_keys]):
+        keys += [x.real, x.imag] if x.dtype.kind == "c" else [x]
+    if len(keys) == 1:
+        order = np.argsort(keys[0], axis=axis, kind="stable")
+    else:
+        order = np.lexsort(keys[::-1], axis=axis)
+    return [np.ascontiguousarray(np.take_along_axis(x, order, axis)) for x in args]
+
+
+# --- Fourier transforms ----------------------------------------------------------------------------------
+
+
+def fft(node: UOp, args: list[Array]) -> Array:
+    """Transforms over the last `len(lengths)` axes, NumPy's; inverse ones are scaled by 1/n."""
+    kind, lengths = node.arg
+    axes = tuple(range(-len(lengths), 0))
+    if not lengths:
+        return args[0].astype(node.aval.dtype)
+    transform = {
+        "fft": np.fft.fftn,
+        "ifft": np.fft.ifftn,
+        "rfft": np.fft.rfftn,
+        "irfft": np.fft.irfftn,
+    }[kind]
+    y = transform(args[0], s=lengths, axes=axes)
+    return np.ascontiguousarray(y.astype(node.aval.dtype, copy=False))

@@ -1,0 +1,535 @@
+"""Forward derivatives of nodes with bodies: a known call that also returns residuals, a linear call.
+
+`jvp(CALL)` is two calls: the forward one computes the outputs and what the linear one needs
+(residuals, interpreters/residuals.py); the linear one maps tangents to tangents. Transposition sees
+only the linear call, so the backward pass of a call is one call. In a DAG the split into known and
+linear part is free: a node is known if it mentions no tangent variable.
+
+Loops are split the same way; WHILE cannot be (its trip count is unknown), so its tangent is a WHILE
+over primals and tangents of which only the tangents are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.avals import Aval
+from tinyjax.core.body import fresh_id, fresh_var, open_body, open_vars, reclose
+from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo
+from tinyjax.core.ops import Op
+from tinyjax.core.uop import (
+    UOp,
+    depends_on,
+    get,
+    results,
+    substitute,
+    toposort,
+    tuple_of,
+)
+from tinyjax.interpreters.jvp import Tangent, instantiate, jvp
+from tinyjax.interpreters.residuals import LITERALS, choose_residuals
+
+Result = tuple[UOp, list[Tangent]]
+
+
+@dataclass(slots=True)
+class Parts:
+    """A body taken apart: outputs over `params`, their tangents over `params` and `tangents`.
+
+    `tangents[i]` is None where the input is inactive, `out_tangents[i]` where the output's tangent
+    is zero. `residuals` are the known nodes the tangents are to be computed from.
+    """
+
+    params: list[UOp]
+    tangents: list[UOp | None]
+    outputs: list[UOp]
+    out_tangents: list[Tangent]
+    residuals: list[UOp]
+
+    @property
+    def linear_roots(self) -> list[UOp]:
+        return [t for t in self.out_tangents if t is not None]
+
+    @property
+    def linear_inputs(self) -> list[UOp]:
+        return [t for t in self.tangents if t is not None]
+
+
+def tangent_aval(of: Aval) -> Aval:
+    """Aval of a tangent: that of the primal, strongly typed."""
+    return of.strip_weak_type()
+
+
+def take_apart(
+    body: UOp, avals: Sequence[Aval], active: Sequence[bool], choose: Any = None
+) -> Parts:
+    """Differentiate a body with respect to its active inputs and choose residuals.
+
+    `choose(frontier, known nodes)` overrides the minimum cut (checkpoint policies).
+    """
+    params, outs = open_vars(body, avals)
+    tangents = [
+        fresh_var(tangent_aval(p.aval)) if on and dtypes.is_inexact(p.dtype) else None
+        for p, on in zip(params, active, strict=True)
+    ]
+    outs, touts = jvp(outs, {p: t for p, t in zip(params, tangents, strict=True) if t is not None})
+    parts = Parts(params, tangents, outs, touts, [])
+    frontier = known_frontier(parts.linear_roots, parts.linear_inputs)
+    if choose is None:
+        parts.residuals = choose_residuals(frontier, {*params, *outs})
+    else:
+        parts.residuals = choose(parts, frontier)
+    return parts
+
+
+def known_frontier(roots: Sequence[UOp], linear: Sequence[UOp]) -> list[UOp]:
+    """Known nodes that linear nodes read directly, literals included."""
+    is_linear = depends_on(roots, [v.arg for v in linear])
+    found: dict[UOp, None] = {}
+    for node in toposort(roots, keep=is_linear):
+        for s in node.operands:
+            if not is_linear(s):
+                found[s] = None
+    for r in roots:
+        if not is_linear(r):
+            found[r] = None
+    return list(found)
+
+
+def value_nodes(nodes: Sequence[UOp]) -> list[UOp]:
+    """The results a cut through a node with several results consists of."""
+    return [n for n in nodes if n.op not in LITERALS]
+
+
+# --- CALL ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinearCall:
+    """Closed bodies of the two calls. `residuals[i]` is ("arg", slot) or ("out", index)."""
+
+    forward: UOp
+    linear: UOp
+    residuals: tuple[tuple[str, int], ...]
+    nonzero: tuple[bool, ...]
+
+
+def linearize_call(
+    body: UOp, avals: Sequence[Aval], active: tuple[bool, ...], info: CallInfo
+) -> LinearCall:
+    """Derived bodies of a call; made once per (body, active inputs, checkpoint policy)."""
+    remat = info.kind == "checkpoint"
+    key = ("linearize", active, remat, info.policy if remat else None, info.prevent_cse)
+    found = body.derived.get(key)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    choose = (lambda parts, _: checkpoint_residuals(parts, info.policy)) if remat else None
+    parts = take_apart(body, avals, active, choose)
+    where: dict[UOp, tuple[str, int]] = {}
+    for i, o in enumerate(parts.outputs):
+        where.setdefault(o, ("out", i))
+    for i, p in enumerate(parts.params):
+        where[p] = ("arg", i)
+    extra: list[UOp] = []
+    for r in parts.residuals:
+        if r not in where:
+            where[r] = ("out", len(parts.outputs) + len(extra))
+            extra.append(r)
+    forward = reclose([*parts.outputs, *extra], parts.params)
+    held = [fresh_var(r.aval) for r in parts.residuals]
+    mapping = dict(zip(parts.residuals, held, strict=True))
+    if remat and info.prevent_cse:
+        mapping = {r: UOp(Op.REMAT, (v,), fresh_id()) for r, v in mapping.items()}
+    roots = substitute(parts.linear_roots, mapping)
+    linear = reclose(roots, [*held, *parts.linear_inputs])
+    out = LinearCall(
+        forward,
+        linear,
+        tuple(where[r] for r in parts.residuals),
+        tuple(t is not None for t in parts.out_tangents),
+    )
+    body.derived[key] = out
+    return out
+
+
+def checkpoint_residuals(parts: Parts, policy: Callable[..., Any] | None) -> list[UOp]:
+    """Inputs, and what the policy lets be saved; all else is recomputed."""
+    is_linear = depends_on([], [v.arg for v in parts.linear_inputs])
+    reach = toposort(parts.linear_roots)
+    saved = []
+    for node in reach:
+        if node in parts.params or is_linear(node) or node.op in LITERALS:
+            continue
+        if policy is not None and isinstance(node.aval, Aval) and policy(node):
+            saved.append(node)
+    inputs = [p for p in parts.params if p in set(reach)]
+    return [*inputs, *saved]
+
+
+def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
+    """Forward call with residuals, and a linear call; custom rules take the place of the body."""
+    info: CallInfo = node.arg
+    args, tangents = node.src[1:], list(dsrc[1:])
+    if info.rule is not None:
+        return custom_jvp_call(node, tangents)
+    active = tuple(t is not None for t in tangents)
+    made = linearize_call(node.src[0], [a.aval for a in args], active, info)
+    forward = UOp(Op.CALL, (made.forward, *args), info)
+    held = [args[i] if kind == "arg" else get(forward, i) for kind, i in made.residuals]
+    linear_info = replace(
+        info,
+        kind="linear",
+        name=f"jvp({info.name})",
+        precompile=info.precompile and info.precompile_backward,
+        policy=None,
+    )
+    given = [
+        b.cast(t, a.dtype) if t.dtype != a.dtype else t
+        for t, a in zip(tangents, args, strict=True)
+        if t is not None and dtypes.is_inexact(a.dtype)
+    ]
+    linear = UOp(Op.CALL, (made.linear, *held, *given), linear_info)
+    outs: list[Tangent] = []
+    count = 0
+    for nonzero in made.nonzero:
+        outs.append(get(linear, count) if nonzero else None)
+        count += nonzero
+    primal = tuple_of([get(forward, i) for i in range(len(made.nonzero))])
+    return primal, outs
+
+
+def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
+    """The user's rule as closed bodies (engine/custom_rules.py makes them).
+
+    With a jvp rule: its body maps (args, tangents of inexact args) to (outputs, tangents of inexact
+    outputs). With a vjp rule: `forward` maps args to (outputs, residuals), and the tangents are a
+    CUSTOM_LIN known only by its transpose.
+    """
+    info: CallInfo = node.arg
+    args, rule = node.src[1:], info.rule
+    inexact_args = [i for i, a in enumerate(args) if dtypes.is_inexact(a.dtype)]
+    given = [instantiate(tangents[i], args[i]) for i in inexact_args]
+    outs: list[Tangent] = []
+    avals = [a.aval for a in args]
+    zero = tuple(tangents[i] is None for i in inexact_args)
+    number = len(node.aval.elts)
+    inexact_out = [dtypes.is_inexact(o.dtype) for o in node.aval.elts]
+    if not rule.has_vjp:
+        body, out_zero = rule.jvp_body(avals, zero)
+        values = open_body(body, [*args, *given])
+        rest, zeros = iter(values[number:]), iter(out_zero)
+        for on in inexact_out:
+            outs.append(next(rest) if on and not next(zeros) else None)
+        return tuple_of(values[:number]), outs
+    forward, backward = rule.vjp_bodies(avals, zero)
+    values = open_body(forward, args)
+    held = values[number:]
+    kinds = tuple(tangent_aval(o) for o, on in zip(node.aval.elts, inexact_out, strict=True) if on)
+    tangent_body = None
+    if rule.has_jvp:
+        tangent_body, backward = with_forward_rule(rule, avals, zero, held, backward, kinds, number)
+        held = [*held, *args]
+    info_lin = CustomLinInfo(len(held), kinds, backward, info.name, tangent_body)
+    linear = iter(results(UOp(Op.CUSTOM_LIN, (*held, *given), info_lin)))
+    outs = [next(linear) if on else None for on in inexact_out]
+    return tuple_of(values[:number]), outs
+
+
+def with_forward_rule(
+    rule: Any,
+    avals: Sequence[Aval],
+    zero: tuple[bool, ...],
+    held: Sequence[UOp],
+    backward: UOp,
+    kinds: Sequence[Aval],
+    number: int,
+) -> tuple[UOp, UOp]:
+    """Both bodies of a linear map whose residuals are (those of the vjp rule, the arguments)."""
+    body, out_zero = rule.jvp_body(avals, zero)
+    held_vars = [fresh_var(h.aval) for h in held]
+    arg_vars = [fresh_var(a) for a in avals]
+    dots = [fresh_var(tangent_aval(a)) for a in avals if dtypes.is_inexact(a.dtype)]
+    rest = iter(open_body(body, [*arg_vars, *dots])[number:])
+    touts = [b.zeros(k) if z else next(rest) for k, z in zip(kinds, out_zero, strict=True)]
+    forward = reclose(touts, [*held_vars, *arg_vars, *dots])
+    cts = [fresh_var(k) for k in kinds]
+    back = open_body(backward, [*held_vars, *cts])
+    return forward, reclose(back, [*held_vars, *arg_vars, *cts])
+
+
+def custom_lin_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
+    """Linear in the tangent inputs; the residuals' dependence is unknown to a vjp rule."""
+    info: CustomLinInfo = node.arg
+    held = info.num_residuals
+    if any(d is not None for d in dsrc[:held]):
+        if info.forward is not None:
+            values = tuple_of(open_body(info.forward, node.src))
+            seeds = {fresh_var(s.aval): (s, d) for s, d in zip(node.src, dsrc, strict=True)}
+            outs = open_body(info.forward, list(seeds))
+            _, touts = jvp(outs, {v: d for v, (_, d) in seeds.items() if d is not None})
+            back = {v: s for v, (s, _) in seeds.items()}
+            return values, [None if t is None else substitute([t], back)[0] for t in touts]
+        raise TypeError(
+            f"can't apply forward-mode differentiation (jvp) to a custom_vjp function: "
+            f"{info.name or 'it'} has only a vjp rule. Give it a jvp rule too "
+            "(f.defjvp), or use reverse mode."
+        )
+    given = [instantiate(d, s) for d, s in zip(dsrc[held:], node.src[held:], strict=True)]
+    return node, list(results(UOp(Op.CUSTOM_LIN, (*node.src[:held], *given), info)))
+
+
+# --- SCAN ------------------------------------------------------------------------------------------------
+
+
+def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
+    """A scan that also stacks residuals, and a scan over tangents.
+
+    Residuals that depend on consts alone are computed once outside; those that are consts or xs are
+    not stacked again.
+    """
+    info: ScanInfo = node.arg
+    body, args, tangents = node.src[0], node.src[1:], list(dsrc[1:])
+    nc, nk = info.num_consts, info.num_carry
+    avals = slice_avals(args, info)
+    active = [
+        t is not None and dtypes.is_inexact(a.dtype) for t, a in zip(tangents, args, strict=True)
+    ]
+    while True:
+        made = scan_parts(body, avals, tuple(active))
+        grown = [
+            on or made.out_tangents[i] is not None for i, on in enumerate(active[nc : nc + nk])
+        ]
+        if grown == active[nc : nc + nk]:
+            break
+        active[nc : nc + nk] = grown
+    consts = made.params[:nc]
+    own_consts = frozenset(p.arg for p in consts)
+    const_part = [r for r in made.residuals if r.free <= own_consts]
+    step_part = [r for r in made.residuals if not r.free <= own_consts]
+    # Forward: ys, then stacked residuals that are neither an x nor already a y.
+    place: dict[UOp, tuple[str, int]] = {}
+    for i, y in enumerate(made.outputs[nk:]):
+        place.setdefault(y, ("y", i))
+    for i, x in enumerate(made.params[nc + nk :]):
+        place[x] = ("x", i)
+    extra: list[UOp] = []
+    for r in step_part:
+        if r not in place:
+            place[r] = ("y", len(made.outputs) - nk + len(extra))
+            extra.append(r)
+    key = ("scan forward", tuple(active))
+    forward_body = body.derived.get(key)
+    if forward_body is None:
+        forward_body = reclose([*made.outputs, *extra], made.params)
+        body.derived[key] = forward_body
+    forward = UOp(Op.SCAN, (forward_body, *args), info)
+    xs = args[nc + nk :]
+    held = [
+        get(forward, nk + i) if kind == "y" else xs[i] for kind, i in (place[r] for r in step_part)
+    ]
+    const_values = substitute(const_part, dict(zip(consts, args[:nc], strict=True)))
+    # Linear: consts are (const residuals, tangents of consts); xs are (residuals, tangents of xs).
+    key = ("scan linear", tuple(active))
+    linear_body = body.derived.get(key)
+    t_consts = [t for t in made.tangents[:nc] if t is not None]
+    t_carry = [t for t in made.tangents[nc : nc + nk] if t is not None]
+    t_xs = [t for t in made.tangents[nc + nk :] if t is not None]
+    if linear_body is None:
+        hold_const = [fresh_var(r.aval) for r in const_part]
+        hold_step = [fresh_var(r.aval) for r in step_part]
+        outs = [
+            instantiate(t, o)
+            for t, o, on in zip(
+                made.out_tangents[:nk], made.outputs, active[nc : nc + nk], strict=False
+            )
+            if on
+        ] + [t for t in made.out_tangents[nk:] if t is not None]
+        roots = substitute(
+            outs, dict(zip([*const_part, *step_part], [*hold_const, *hold_step], strict=True))
+        )
+        linear_body = reclose(roots, [*hold_const, *t_consts, *t_carry, *hold_step, *t_xs])
+        body.derived[key] = linear_body
+    given = [instantiate(t, a) for t, a, on in zip(tangents, args, active, strict=True) if on]
+    ca, ka = sum(active[:nc]), sum(active[nc : nc + nk])
+    linear = UOp(
+        Op.SCAN,
+        (linear_body, *const_values, *given[:ca], *given[ca : ca + ka], *held, *given[ca + ka :]),
+        replace(info, num_consts=len(const_values) + ca, num_carry=ka),
+    )
+    values = iter(results(linear))
+    out: list[Tangent] = [next(values) if on else None for on in active[nc : nc + nk]]
+    out += [next(values) if t is not None else None for t in made.out_tangents[nk:]]
+    return tuple_of([get(forward, i) for i in range(len(made.outputs))]), out
+
+
+def slice_avals(args: Sequence[UOp], info: ScanInfo) -> list[Aval]:
+    """Avals of the body's parameters: xs lose their leading axis."""
+    lead = info.num_consts + info.num_carry
+    out = [a.aval for a in args[:lead]]
+    return out + [a.aval.update(shape=a.aval.shape[1:]) for a in args[lead:]]
+
+
+def scan_parts(body: UOp, avals: Sequence[Aval], active: tuple[bool, ...]) -> Parts:
+    """`take_apart`, remembered."""
+    key = ("scan parts", active)
+    if key not in body.derived:
+        body.derived[key] = take_apart(body, avals, active)
+    return body.derived[key]  # type: ignore[no-any-return]
+
+
+# --- WHILE -------------------------------------------------------------------------------------------------
+
+
+def while_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
+    """The primal loop stays; a second loop carries primals and tangents, read for its tangents."""
+    info = node.arg
+    cond, body = node.src[:2]
+    args, tangents = node.src[2:], list(dsrc[2:])
+    cc, bc = info.cond_consts, info.body_consts
+    cond_consts, body_consts, carry = args[:cc], args[cc : cc + bc], args[cc + bc :]
+    t_consts, t_carry = tangents[cc : cc + bc], tangents[cc + bc :]
+    const_on = tuple(t is not None for t in t_consts)
+    on = [t is not None for t in t_carry]
+    while True:
+        params, outs = open_vars(body, [a.aval for a in (*body_consts, *carry)])
+        dots = [
+            fresh_var(tangent_aval(p.aval)) if flag and dtypes.is_inexact(p.dtype) else None
+            for p, flag in zip(params, (*const_on, *on), strict=True)
+        ]
+        outs, touts = jvp(outs, {p: t for p, t in zip(params, dots, strict=True) if t is not None})
+        grown = [flag or t is not None for flag, t in zip(on, touts, strict=True)]
+        if grown == on:
+            break
+        on = grown
+    if not any(on):
+        return node, [None] * len(carry)
+    d_consts = [t for t in dots[:bc] if t is not None]
+    d_carry = [t for t in dots[bc:] if t is not None]
+    moved = [instantiate(t, o) for t, o, flag in zip(touts, outs, on, strict=True) if flag]
+    new_body = reclose([*outs, *moved], [*params[:bc], *d_consts, *params[bc:], *d_carry])
+    given_consts = [t for t in t_consts if t is not None]
+    given_carry = [instantiate(t, c) for t, c, flag in zip(t_carry, carry, on, strict=True) if flag]
+    loop = UOp(
+        Op.WHILE,
+        (cond, new_body, *cond_consts, *body_consts, *given_consts, *carry, *given_carry),
+        replace(info, body_consts=bc + len(given_consts)),
+    )
+    count = len(carry)
+    out: list[Tangent] = []
+    for flag in on:
+        out.append(get(loop, count) if flag else None)
+        count += flag
+    return node, out
+
+
+# --- COND ----------------------------------------------------------------------------------------------------
+
+
+def cond_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
+    """Branches that also return residuals (slots shared by aval), and linear branches."""
+    number = node.arg
+    branches, index, args = node.src[:number], node.src[number], node.src[number + 1 :]
+    tangents = list(dsrc[number + 1 :])
+    avals = [a.aval for a in args]
+    active = tuple(
+        t is not None and dtypes.is_inexact(a.dtype) for t, a in zip(tangents, args, strict=True)
+    )
+    made = [scan_parts(br, avals, active) for br in branches]
+    n_out = len(branches[0].src)
+    nonzero = [any(m.out_tangents[i] is not None for m in made) for i in range(n_out)]
+    # One list of residual slots for all branches, shared where avals agree.
+    slots: list[Aval] = []
+    uses: list[dict[UOp, int]] = []
+    for m in made:
+        taken: set[int] = set()
+        use: dict[UOp, int] = {}
+        inputs = set(m.params)
+        for r in m.residuals:
+            if r in inputs:
+                continue
+            kind = r.aval.strip_weak_type()
+            spot = next((i for i, s in enumerate(slots) if i not in taken and s is kind), None)
+            if spot is None:
+                spot = len(slots)
+                slots.append(kind)
+            taken.add(spot)
+            use[r] = spot
+        uses.append(use)
+    forward_bodies, linear_bodies = [], []
+    for m, use in zip(made, uses, strict=True):
+        by_slot = {i: r for r, i in use.items()}
+        stored = [
+            b.cast_like(by_slot[i], s) if i in by_slot else b.zeros(s) for i, s in enumerate(slots)
+        ]
+        forward_bodies.append(reclose([*m.outputs, *stored], m.params))
+        held = [fresh_var(s) for s in slots]
+        args_held = [fresh_var(p.aval) for p in m.params]
+        mapping = {r: held[i] for r, i in use.items()}
+        mapping.update(
+            {p: v for p, v in zip(m.params, args_held, strict=True) if p in set(m.residuals)}
+        )
+        roots = substitute(
+            [
+                instantiate(t, o)
+                for t, o, on in zip(m.out_tangents, m.outputs, nonzero, strict=True)
+                if on
+            ],
+            mapping,
+        )
+        body = reclose(roots, [*held, *args_held, *m.linear_inputs])
+        linear_bodies.append(body)
+    forward = UOp(Op.COND, (*forward_bodies, index, *args), number)
+    given = [instantiate(t, a) for t, a, on in zip(tangents, args, active, strict=True) if on]
+    held_values = [get(forward, n_out + i) for i in range(len(slots))]
+    linear = UOp(Op.COND, (*linear_bodies, index, *held_values, *args, *given), number)
+    values = iter(results(linear))
+    return (
+        tuple_of([get(forward, i) for i in range(n_out)]),
+        [next(values) if on else None for on in nonzero],
+    )
+
+
+# --- the outside world -----------------------------------------------------------------------------------------
+
+
+def callback_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
+    """A Python callback has no derivative of its own."""
+    if not node.aval.elts:
+        return node, []
+    kind = "Pure" if node.arg.pure else "IO"
+    raise ValueError(
+        f"{kind} callbacks do not support JVP. Please use `jax.custom_jvp` to use callbacks while "
+        "taking gradients."
+    )
+
+
+def host_call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
+    """Library routines get their derivative from a custom rule around the call."""
+    raise NotImplementedError(f"no derivative is known for {node.arg.routine}")
+
+
+def check_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
+    """A check has no results."""
+    return node, []
+
+
+def kernel_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
+    """A kernel written by hand needs a rule written by hand."""
+    raise NotImplementedError("a custom kernel has no derivative; wrap it in custom_vjp")
+
+
+BODY_JVP: dict[Op, Callable[[UOp, Sequence[Tangent]], Result]] = {
+    Op.CALL: call_jvp,
+    Op.SCAN: scan_jvp,
+    Op.WHILE: while_jvp,
+    Op.COND: cond_jvp,
+    Op.CUSTOM_LIN: custom_lin_jvp,
+    Op.CALLBACK: callback_jvp,
+    Op.HOST_CALL: host_call_jvp,
+    Op.CHECK: check_jvp,
+    Op.KERNEL: kernel_jvp,
+}

@@ -1,0 +1,635 @@
+"""Reverse of linear maps: (outputs linear in variables, cotangents) -> cotangents of the variables.
+
+A rule gets the node, its cotangent (a list for nodes with several results, `None` = zero) and for
+each operand whether it is linear; it returns one cotangent per operand, `None` where there is none.
+Linear ops are about two dozen; every other node in a linear graph is known and never visited.
+Cotangents of a node used n times are added pairwise in order of arrival.
+
+Conventions are JAX's: transposition is bilinear, without conjugation.
+Reference: Frostig et al., "Decomposing reverse-mode automatic differentiation" (2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.avals import Aval
+from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
+from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo
+from tinyjax.core.ops import Op
+from tinyjax.core.uop import UOp, depends_on, results, toposort
+from tinyjax.interpreters.jvp import add_tangents, gather_of_scatter
+
+Cotangent = UOp | None
+Linear = Sequence[bool]
+TransposeRule = Callable[[UOp, Any, Linear], Sequence[Cotangent]]
+
+
+def instantiate(ct: Cotangent, of: Aval) -> UOp:
+    """A cotangent as a node: zeros where it is structurally zero."""
+    return b.zeros(of.strip_weak_type()) if ct is None else ct
+
+
+def onto(ct: UOp, operand: UOp) -> UOp:
+    """The cotangent of an operand that may have been a broadcast scalar."""
+    return b.unbroadcast(ct, operand.shape)
+
+
+# --- elementwise ----------------------------------------------------------------------------------
+
+
+def add_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """To each linear operand unchanged."""
+    return [onto(ct, s) if on else None for s, on in zip(n.src, linear, strict=True)]
+
+
+def sub_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """To x unchanged, to y negated."""
+    x, y = n.src
+    return [onto(ct, x) if linear[0] else None, onto(b.neg(ct), y) if linear[1] else None]
+
+
+def mul_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Times the other operand."""
+    x, y = n.src
+    return [
+        onto(b.mul(ct, y), x) if linear[0] else None,
+        onto(b.mul(x, ct), y) if linear[1] else None,
+    ]
+
+
+def div_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Only the numerator is linear."""
+    return [onto(b.div(ct, n.src[1]), n.src[0]), None]
+
+
+def where_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """To the chosen case."""
+    cond, x, y = n.src
+    none = b.like(ct, 0)
+    return [
+        None,
+        onto(b.where(cond, ct, none), x) if linear[1] else None,
+        onto(b.where(cond, none, ct), y) if linear[2] else None,
+    ]
+
+
+def cast_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Convert back; real to complex keeps the real part."""
+    to = n.src[0].dtype
+    if dtypes.is_complex(ct.dtype) and not dtypes.is_complex(to):
+        ct = b.real(ct)
+    return [b.cast(ct, to)]
+
+
+def complex_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Re(ct z) = Re(ct) x - Im(ct) y for z = x + iy"""
+    x, y = n.src
+    return [
+        onto(b.real(ct), x) if linear[0] else None,
+        onto(b.neg(b.imag(ct)), y) if linear[1] else None,
+    ]
+
+
+def real_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """ct + 0i"""
+    return [b.complex_(ct, b.like(ct, 0))]
+
+
+def imag_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """0 - i ct"""
+    return [b.complex_(b.like(ct, 0), b.neg(ct))]
+
+
+# --- movement ------------------------------------------------------------------------------------------
+
+
+def permute_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """The inverse permutation."""
+    return [b.permute(ct, tuple(int(i) for i in np.argsort(n.arg)))]
+
+
+def expand_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Sum over the repeated axes."""
+    x, (shape, dims) = n.src[0], n.arg
+    repeated = [i for i in range(len(shape)) if i not in dims or x.shape[dims.index(i)] != shape[i]]
+    return [b.reshape(b.sum_(ct, repeated), x.shape)]
+
+
+def pad_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """To x: what stayed visible of it; to the fill: the sum of all the rest."""
+    x = n.src[0]
+    # Undo lo/hi with the opposite padding, then take every (interior + 1)-th element.
+    uncropped = b.pad(ct, [(-lo, -hi, 0) for lo, hi, _ in n.arg])
+    inside = b.slice_(
+        uncropped,
+        (0,) * x.ndim,
+        uncropped.shape,
+        tuple(interior + 1 for _, _, interior in n.arg),
+    )
+    d_fill = None
+    if linear[1]:
+        d_fill = b.sub(b.sum_(ct, range(ct.ndim)), b.sum_(inside, range(ct.ndim)))
+    return [inside if linear[0] else None, d_fill]
+
+
+def slice_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Zeros around and between."""
+    config = []
+    for (start, _, step), size, count in zip(n.arg, n.src[0].shape, ct.shape, strict=True):
+        covered = start + max(0, (count - 1) * step + 1) if count else start
+        config.append((start, size - covered, step - 1))
+    return [b.pad(ct, config)]
+
+
+def concat_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Each operand's piece."""
+    out: list[Cotangent] = []
+    start = 0
+    for s, on in zip(n.src, linear, strict=True):
+        stop = start + s.shape[n.arg]
+        out.append(b.slice_axis(ct, n.arg, start, stop) if on else None)
+        start = stop
+    return out
+
+
+def window_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Overlap-add: spread windows apart, slide each to its place, sum.
+
+    d x[i] = sum over k of ct[o, k] with o*stride + k*dilation = i: interior padding by the stride,
+    then windows of the reversed inner axis over the padded outer axis.
+    """
+    axis, size, stride, dilation = n.arg
+    x = n.src[0]
+    total: Cotangent = None
+    for k in range(size):
+        piece = b.squeeze(b.slice_axis(ct, ct.ndim - 1, k, k + 1), (ct.ndim - 1,))
+        count = piece.shape[axis]
+        reach = (count - 1) * stride + 1 if count else 0
+        start = k * dilation
+        config = [(0, 0, 0)] * x.ndim
+        config[axis] = (start, x.shape[axis] - start - reach, stride - 1)
+        total = add_tangents(total, b.pad(piece, config))
+    return [total]
+
+
+# --- reductions, contraction, indexed ----------------------------------------------------------------------
+
+
+def reduce_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """A sum spreads its cotangent."""
+    kind, axes = n.arg
+    assert kind == "add", f"reduce_{kind} is not linear"
+    shape = n.src[0].shape
+    return [b.expand(ct, shape, tuple(i for i in range(len(shape)) if i not in axes))]
+
+
+def prefix_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """A cumulative sum runs the other way."""
+    kind, axis, reverse = n.arg
+    return [b.prefix(kind, ct, axis, not reverse)]
+
+
+def dot_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """A contraction of the cotangent with the other operand, axes put back in place."""
+    x, y = n.src
+    (cx, cy), (bx, by) = n.arg.contract, n.arg.batch
+    free_x = [i for i in range(x.ndim) if i not in cx and i not in bx]
+    free_y = [i for i in range(y.ndim) if i not in cy and i not in by]
+    nb, nx = len(bx), len(free_x)
+    batch_ct = tuple(range(nb))
+    out: list[Cotangent] = [None, None]
+    if linear[0]:
+        ct_free_y = tuple(range(nb + nx, ct.ndim))
+        d = _dot_back(ct, y, (ct_free_y, tuple(free_y)), (batch_ct, by), x.dtype, n.arg.precision)
+        # d has axes batch, free_x, then the contracted axes of x in the order they have in y.
+        rest = [cx[cy.index(j)] for j in sorted(cy)]
+        out[0] = b.permute(d, _inverse([*bx, *free_x, *rest]))
+    if linear[1]:
+        ct_free_x = tuple(range(nb, nb + nx))
+        d = _dot_back(ct, x, (ct_free_x, tuple(free_x)), (batch_ct, bx), y.dtype, n.arg.precision)
+        rest = [cy[cx.index(j)] for j in sorted(cx)]
+        out[1] = b.permute(d, _inverse([*by, *free_y, *rest]))
+    return out
+
+
+def _dot_back(
+    ct: UOp,
+    other: UOp,
+    contract: tuple[tuple[int, ...], tuple[int, ...]],
+    batch: tuple[tuple[int, ...], tuple[int, ...]],
+    dtype: Any,
+    precision: Any,
+) -> UOp:
+    """ct . other with the result in `dtype`; operands of unequal dtype are widened first."""
+    wide = dtypes.promote_types(ct.dtype, other.dtype) if ct.dtype != other.dtype else ct.dtype
+    d = b.dot(b.cast(ct, wide), b.cast(other, wide), contract, batch, None, precision)
+    return b.cast(d, dtype)
+
+
+def _inverse(perm: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argsort(perm))
+
+
+def gather_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Scatter-add; what was out of bounds contributes to the fill alone."""
+    from tinyjax.core.infos import ScatterInfo
+
+    x, indices, g = n.src[0], n.src[1], n.arg
+    info = ScatterInfo(
+        "add",
+        update_window_dims=g.offset_dims,
+        inserted_window_dims=g.collapsed_slice_dims,
+        scatter_dims_to_operand_dims=g.start_index_map,
+        operand_batching_dims=g.operand_batching_dims,
+        scatter_indices_batching_dims=g.start_indices_batching_dims,
+        mode=g.mode,
+        indices_are_sorted=g.indices_are_sorted,
+        unique_indices=g.unique_indices,
+    )
+    out: list[Cotangent] = [None] * len(n.src)
+    zeros = b.zeros(x.aval.strip_weak_type())
+    if linear[0]:
+        out[0] = b.scatter(zeros, indices, ct, info)
+    if len(n.src) == 3 and linear[2]:
+        # The fill is used exactly where a gather of ones with fill 0 gives 0.
+        inside = b.gather(b.ones(zeros.aval), indices, g, b.like(ct, 0))
+        out[2] = b.sum_(b.mul(ct, b.sub(b.like(ct, 1), inside)), range(ct.ndim))
+    return out
+
+
+def scatter_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """add: both see the cotangent. set: the operand where nothing was written, the updates where
+    they were the last to be written. mul: the operand times the updates."""
+    x, indices, updates = n.src
+    info = n.arg
+    read = replace(gather_of_scatter(info, x.shape, updates.shape), mode=info.mode)
+    if info.kind == "add":
+        return [
+            ct if linear[0] else None,
+            None,
+            b.gather(ct, indices, read, b.like(ct, 0)) if linear[2] else None,
+        ]
+    if info.kind == "mul":
+        assert linear[0] and not linear[2]
+        return [b.scatter(ct, indices, updates, info), None, None]
+    assert info.kind == "set", f"scatter_{info.kind} is not linear"
+    d_x = d_updates = None
+    if linear[0]:
+        d_x = b.scatter(ct, indices, b.zeros(updates.aval.strip_weak_type()), info)
+    if linear[2]:
+        d_updates = b.gather(ct, indices, read, b.like(ct, 0))
+        if not info.unique_indices:
+            # Number the updates, write the numbers, read them back: the survivors are the winners.
+            count = b.prod(updates.shape)
+            numbers = b.reshape(b.iota((count,), 0), updates.shape)
+            numbers = b.add(numbers, b.like(numbers, 1))
+            written = b.scatter(
+                b.full(x.shape, b.scalar(0, np.dtype("i4"))), indices, numbers, info
+            )
+            back = b.gather(written, indices, read, b.like(written, 0))
+            d_updates = b.where(b.eq(back, numbers), d_updates, b.like(d_updates, 0))
+    return [d_x, None, d_updates]
+
+
+def dynamic_slice_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Into zeros, at the same place."""
+    zeros = b.zeros(n.src[0].aval.strip_weak_type())
+    return [b.dynamic_update(zeros, ct, n.src[1:]), *[None] * (len(n.src) - 1)]
+
+
+def dynamic_update_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """To the update what lies under it, to the operand the rest."""
+    update, starts = n.src[1], n.src[2:]
+    out: list[Cotangent] = [None] * len(n.src)
+    if linear[0]:
+        out[0] = b.dynamic_update(ct, b.zeros(update.aval.strip_weak_type()), starts)
+    if linear[1]:
+        out[1] = b.dynamic_slice(ct, starts, update.shape)
+    return out
+
+
+def fft_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """The DFT matrix is symmetric; the real transforms drop or double mirrored frequencies."""
+    kind, lengths = n.arg
+    if kind in ("fft", "ifft"):
+        return [UOp(Op.FFT, (ct,), n.arg)]
+    x = n.src[0]
+    last = x.ndim - 1
+    size = lengths[-1]
+    if kind == "rfft":
+        config = [(0, 0, 0)] * ct.ndim
+        config[last] = (0, size - ct.shape[last], 0)
+        return [b.real(UOp(Op.FFT, (b.pad(ct, config),), ("fft", lengths)))]
+    bins = size // 2 + 1
+    spectrum = b.conj(UOp(Op.FFT, (ct,), ("rfft", lengths)))
+    place = b.iota(spectrum.shape, last)
+    single = b.eq(place, b.like(place, 0))
+    if size % 2 == 0:
+        single = b.or_(single, b.eq(place, b.like(place, bins - 1)))
+    real = dtypes.to_floating_dtype(x.dtype)
+    total = b.prod(lengths)
+    weight = b.where(single, b.scalar(1 / total, real), b.scalar(2 / total, real))
+    return [b.mul(spectrum, b.cast(weight, x.dtype))]
+
+
+# --- calls and control flow ------------------------------------------------------------------------------------
+
+
+def transposed_body(
+    body: UOp, avals: Sequence[Aval], linear: tuple[bool, ...], nonzero: tuple[bool, ...]
+) -> tuple[UOp, tuple[bool, ...]]:
+    """(known args, cotangents of the outputs flagged) -> cotangents of the linear args.
+
+    Returns the body and which linear args get one. Made once per (body, flags).
+    """
+    key = ("transpose", linear, nonzero)
+    found = body.derived.get(key)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    params, outs = open_vars(body, avals)
+    cts = [
+        fresh_var(o.aval.strip_weak_type()) if on else None
+        for o, on in zip(outs, nonzero, strict=True)
+    ]
+    wanted = [p for p, on in zip(params, linear, strict=True) if on]
+    back = transpose(outs, cts, wanted)
+    known = [p for p, on in zip(params, linear, strict=True) if not on]
+    roots = [ct for ct in back if ct is not None]
+    new = reclose(roots, [*known, *[ct for ct in cts if ct is not None]])
+    out = (new, tuple(ct is not None for ct in back))
+    body.derived[key] = out
+    return out
+
+
+def call_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cotangent]:
+    """One backward call that returns every cotangent that is needed."""
+    info: CallInfo = n.arg
+    body, args = n.src[0], n.src[1:]
+    lin = tuple(linear[1:])
+    nonzero = tuple(ct is not None for ct in cts)
+    new, gets = transposed_body(body, [a.aval for a in args], lin, nonzero)
+    known = [a for a, on in zip(args, lin, strict=True) if not on]
+    given = [ct for ct in cts if ct is not None]
+    name = info.name.removeprefix("jvp(").removesuffix(")") if info.kind == "linear" else info.name
+    back = UOp(Op.CALL, (new, *known, *given), replace(info, name=f"transpose({name})"))
+    values = iter(results(back))
+    got = iter(gets)
+    return [None, *[next(values) if on and next(got) else None for on in lin]]
+
+
+def custom_lin_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cotangent]:
+    """The user's backward rule."""
+    info: CustomLinInfo = n.arg
+    held = n.src[: info.num_residuals]
+    given = [instantiate(ct, of) for ct, of in zip(cts, info.out, strict=True)]
+    back = open_body(info.backward, [*held, *given])
+    return [*[None] * len(held), *back]
+
+
+def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cotangent]:
+    """A scan in the other direction; cotangents of linear consts accumulate in its carry."""
+    info: ScanInfo = n.arg
+    body, args, lin = n.src[0], n.src[1:], tuple(linear[1:])
+    nc, nk = info.num_consts, info.num_carry
+    if not all(lin[nc : nc + nk]) and any(lin[nc : nc + nk]):
+        raise NotImplementedError(
+            "cannot transpose a scan whose carry is partly linear; differentiate with vjp, which "
+            "separates the linear part first."
+        )
+    if nk and not lin[nc]:
+        raise NotImplementedError("cannot transpose a scan with a known carry")
+    from tinyjax.interpreters.linearize import slice_avals
+
+    consts, carry, xs = args[:nc], args[nc : nc + nk], args[nc + nk :]
+    known_consts = [c for c, on in zip(consts, lin, strict=False) if not on]
+    lin_consts = [c for c, on in zip(consts, lin, strict=False) if on]
+    known_xs = [x for x, on in zip(xs, lin[nc + nk :], strict=True) if not on]
+    lin_xs = [x for x, on in zip(xs, lin[nc + nk :], strict=True) if on]
+    ys_on = tuple(ct is not None for ct in cts[nk:])
+    key = ("scan transpose", lin, ys_on)
+    new = body.derived.get(key)
+    if new is None:
+        params, outs = open_vars(body, slice_avals(args, info))
+        p_consts, p_carry, p_xs = params[:nc], params[nc : nc + nk], params[nc + nk :]
+        ct_carry = [fresh_var(o.aval.strip_weak_type()) for o in outs[:nk]]
+        ct_ys = [
+            fresh_var(o.aval.strip_weak_type()) if on else None
+            for o, on in zip(outs[nk:], ys_on, strict=True)
+        ]
+        lp_consts = [p for p, on in zip(p_consts, lin, strict=False) if on]
+        lp_xs = [p for p, on in zip(p_xs, lin[nc + nk :], strict=True) if on]
+        back = transpose(outs, [*ct_carry, *ct_ys], [*lp_consts, *p_carry, *lp_xs])
+        sums = [fresh_var(p.aval.strip_weak_type()) for p in lp_consts]
+        new_sums = [
+            s if ct is None else b.add(s, ct)
+            for s, ct in zip(sums, back[: len(lp_consts)], strict=True)
+        ]
+        rest = [
+            instantiate(ct, p.aval)
+            for ct, p in zip(back[len(lp_consts) :], [*p_carry, *lp_xs], strict=True)
+        ]
+        k_consts = [p for p, on in zip(p_consts, lin, strict=False) if not on]
+        k_xs = [p for p, on in zip(p_xs, lin[nc + nk :], strict=True) if not on]
+        order = [*k_consts, *ct_carry, *sums, *k_xs, *[c for c in ct_ys if c is not None]]
+        new = reclose([*rest[:nk], *new_sums, *rest[nk:]], order)
+        body.derived[key] = new
+    init = [instantiate(ct, c.aval) for ct, c in zip(cts[:nk], carry, strict=True)]
+    zeros = [b.zeros(c.aval.strip_weak_type()) for c in lin_consts]
+    given_ys = [ct for ct in cts[nk:] if ct is not None]
+    back_scan = UOp(
+        Op.SCAN,
+        (new, *known_consts, *init, *zeros, *known_xs, *given_ys),
+        replace(
+            info,
+            num_consts=len(known_consts),
+            num_carry=nk + len(lin_consts),
+            reverse=not info.reverse,
+        ),
+    )
+    values = results(back_scan)
+    d_carry = values[:nk]
+    d_consts = iter(values[nk : nk + len(lin_consts)])
+    d_xs = iter(values[nk + len(lin_consts) :])
+    assert len(lin_xs) == len(values) - nk - len(lin_consts)
+    assert len(known_xs) + len(lin_xs) == len(xs)
+    return [
+        None,
+        *[next(d_consts) if on else None for on in lin[:nc]],
+        *d_carry,
+        *[next(d_xs) if on else None for on in lin[nc + nk :]],
+    ]
+
+
+def cond_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cotangent]:
+    """Transpose each branch; they return the union of the cotangents needed."""
+    number = n.arg
+    branches, index, args = n.src[:number], n.src[number], n.src[number + 1 :]
+    lin = tuple(linear[number + 1 :])
+    nonzero = tuple(ct is not None for ct in cts)
+    avals = [a.aval for a in args]
+    made = [transposed_body(br, avals, lin, nonzero) for br in branches]
+    lin_args = [a for a, on in zip(args, lin, strict=True) if on]
+    union = [any(gets[i] for _, gets in made) for i in range(len(lin_args))]
+    known = [a for a, on in zip(args, lin, strict=True) if not on]
+    given = [ct for ct in cts if ct is not None]
+    bodies = []
+    for body, gets in made:
+        params, outs = open_vars(body, [v.aval for v in (*known, *given)])
+        values = iter(outs)
+        full = []
+        for a, has, use in zip(lin_args, gets, union, strict=True):
+            value = next(values) if has else None
+            if use:
+                full.append(instantiate(value, a.aval))
+        bodies.append(reclose(full, params))
+    back = iter(results(UOp(Op.COND, (*bodies, index, *known, *given), number)))
+    used = iter(union)
+    out: list[Cotangent] = [None] * (number + 1)
+    out += [next(back) if on and next(used) else None for on in lin]
+    return out
+
+
+def while_transpose(n: UOp, cts: Any, linear: Linear) -> list[Cotangent]:
+    """The trip count is unknown, so what the backward pass needs cannot be kept."""
+    raise ValueError(
+        "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with "
+        "dynamic start/stop values. Try using lax.scan, or using fori_loop with static start/stop."
+    )
+
+
+# --- collectives --------------------------------------------------------------------------------------------------
+
+
+def all_reduce_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """psum over a vmapped axis is its own transpose."""
+    return [UOp(Op.ALL_REDUCE, (ct,), n.arg)]
+
+
+def ppermute_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """The inverse permutation of participants."""
+    name, pairs = n.arg
+    return [UOp(Op.PPERMUTE, (ct,), (name, tuple((j, i) for i, j in pairs)))]
+
+
+def all_gather_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """Reduce-scatter."""
+    name, axis, tiled = n.arg[:3]
+    return [UOp(Op.REDUCE_SCATTER, (ct,), (name, axis, tiled, n.src[0].aval))]
+
+
+def reduce_scatter_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """All-gather."""
+    name, axis, tiled = n.arg[:3]
+    return [UOp(Op.ALL_GATHER, (ct,), (name, axis, tiled, n.src[0].aval))]
+
+
+def all_to_all_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """The exchange with its two axes swapped."""
+    name, split, concat, tiled = n.arg[:4]
+    return [UOp(Op.ALL_TO_ALL, (ct,), (name, concat, split, tiled, n.src[0].aval))]
+
+
+def passes(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
+    """An identity passes its cotangent."""
+    return [ct]
+
+
+TRANSPOSE: dict[Op, TransposeRule] = {
+    Op.NEG: lambda n, ct, linear: [b.neg(ct)],
+    Op.ADD: add_transpose,
+    Op.SUB: sub_transpose,
+    Op.MUL: mul_transpose,
+    Op.DIV: div_transpose,
+    Op.WHERE: where_transpose,
+    Op.CAST: cast_transpose,
+    Op.REDUCE_PRECISION: lambda n, ct, linear: [UOp(Op.REDUCE_PRECISION, (ct,), n.arg)],
+    Op.REAL: real_transpose,
+    Op.IMAG: imag_transpose,
+    Op.CONJ: lambda n, ct, linear: [b.conj(ct)],
+    Op.COMPLEX: complex_transpose,
+    Op.RESHAPE: lambda n, ct, linear: [b.reshape(ct, n.src[0].shape)],
+    Op.PERMUTE: permute_transpose,
+    Op.EXPAND: expand_transpose,
+    Op.PAD: pad_transpose,
+    Op.SLICE: slice_transpose,
+    Op.FLIP: lambda n, ct, linear: [b.flip(ct, n.arg)],
+    Op.CONCAT: concat_transpose,
+    Op.WINDOW: window_transpose,
+    Op.REDUCE: reduce_transpose,
+    Op.PREFIX: prefix_transpose,
+    Op.DOT: dot_transpose,
+    Op.GATHER: gather_transpose,
+    Op.SCATTER: scatter_transpose,
+    Op.DYNAMIC_SLICE: dynamic_slice_transpose,
+    Op.DYNAMIC_UPDATE: dynamic_update_transpose,
+    Op.FFT: fft_transpose,
+    Op.NAME: passes,
+    Op.OPTIMIZATION_BARRIER: lambda n, ct, linear: [UOp(Op.OPTIMIZATION_BARRIER, (ct,))],
+    Op.REMAT: passes,
+    Op.COPY: passes,
+    Op.CALL: call_transpose,
+    Op.CUSTOM_LIN: custom_lin_transpose,
+    Op.SCAN: scan_transpose,
+    Op.WHILE: while_transpose,
+    Op.COND: cond_transpose,
+    Op.ALL_REDUCE: all_reduce_transpose,
+    Op.ALL_GATHER: all_gather_transpose,
+    Op.REDUCE_SCATTER: reduce_scatter_transpose,
+    Op.PPERMUTE: ppermute_transpose,
+    Op.ALL_TO_ALL: all_to_all_transpose,
+    Op.PCAST: lambda n, ct, linear: [UOp(Op.ALL_REDUCE, (ct,), ("add", n.arg))],
+}
+"""One rule per linear op. Ops that are linear in no operand are absent and never visited."""
+
+
+def transpose(
+    outputs: Sequence[UOp], cotangents: Sequence[Cotangent], variables: Sequence[UOp]
+) -> list[Cotangent]:
+    """Cotangents of `variables`, given those of `outputs`, which are linear in them.
+
+    Cost: one walk over the nodes that mention the variables.
+    """
+    is_linear = depends_on(outputs, [v.arg for v in variables])
+    pending: dict[UOp, Any] = {}
+
+    def give(node: UOp, ct: Cotangent) -> None:
+        if ct is None:
+            return
+        if node.op is Op.GETTUPLE:
+            parent = node.src[0]
+            parts = pending.setdefault(parent, [None] * len(parent.aval.elts))
+            parts[node.arg] = add_tangents(parts[node.arg], ct)
+        else:
+            pending[node] = add_tangents(pending.get(node), ct)
+
+    for out, ct in zip(outputs, cotangents, strict=True):
+        if is_linear(out):
+            give(out, ct)
+    for node in reversed(toposort(outputs, keep=is_linear)):
+        if node.op is Op.VAR or node.op is Op.GETTUPLE:
+            continue
+        ct = pending.pop(node, None)
+        if ct is None:
+            continue
+        linear = [is_linear(s) for s in node.src]
+        if node.op is Op.TUPLE:
+            parts = ct
+        else:
+            rule = TRANSPOSE.get(node.op)
+            if rule is None:
+                raise TypeError(
+                    f"transpose: {node.op.name.lower()} is not linear, so the function cannot be "
+                    "transposed; use vjp, which linearizes first."
+                )
+            parts = rule(node, ct, linear)
+        for s, part, on in zip(node.src, parts, linear, strict=True):
+            if on:
+                give(s, part)
+    return [pending.get(v) for v in variables]

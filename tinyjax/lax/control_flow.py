@@ -1,0 +1,526 @@
+"""scan, map, fori_loop, while_loop, cond, switch: control flow inside the graph.
+
+Bodies are staged once; values they close over become constants of the loop (arguments, so they may
+be differentiated and batched). Carries must keep tree, shapes and dtypes; weak types are promoted to
+a fixed point first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.avals import Aval
+from tinyjax.core.config import config
+from tinyjax.core.errors import CarryTypeError
+from tinyjax.core.infos import ScanInfo, WhileInfo
+from tinyjax.core.ops import Op
+from tinyjax.core.source import api_boundary
+from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
+from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
+from tinyjax.core.uop import UOp, results
+from tinyjax.engine.array import Array
+from tinyjax.engine.derivatives import lift_leaves
+from tinyjax.engine.tracing import Traced, name_of, stage_cached
+from tinyjax.engine.values import finish_all, lift
+from tinyjax.interpreters.trace import state, unbound
+
+
+def staged(
+    fun: Callable[..., Any], args: Sequence[Any], kind: str, avals: Sequence[Aval]
+) -> Traced:
+    """Stage `fun` of positional arguments with the trees of `args`."""
+    leaves, tree = tree_flatten((tuple(args), {}))
+    del leaves
+
+    def paths() -> list[str]:
+        from tinyjax.engine.tracing import argument_paths
+
+        return argument_paths(fun, args, {})
+
+    return stage_cached(fun, tree, tuple(avals), kind, paths)
+
+
+def carry_error(
+    name: str, before: PyTreeDef, after: PyTreeDef, a_in: Sequence[Aval], a_out: Sequence[Aval]
+) -> CarryTypeError:
+    """The carry came back different: only the leaves that differ are listed."""
+    if before != after:
+        return CarryTypeError(
+            f"{name} function carry input and carry output must have the same pytree structure, but "
+            f"they differ:\n  the input carry is {before}\n  the output carry is {after}"
+        )
+    paths = [
+        keystr(p) for p, _ in tree_flatten_with_path(tree_unflatten(before, range(len(a_in))))[0]
+    ]
+    lines = [
+        f"  carry{p} enters as {i.str_short()} and leaves as {o.str_short()}"
+        for p, i, o in zip(paths, a_in, a_out, strict=True)
+        if i.shape != o.shape or i.dtype != o.dtype
+    ]
+    fix = (
+        "  Give the initial value the dtype that the body returns (for example with "
+        ".astype), or convert the body's result."
+        if all(i.shape == o.shape for i, o in zip(a_in, a_out, strict=True))
+        else "  A carry keeps its shape: collect growing results as the scanned output ys instead."
+    )
+    return CarryTypeError(
+        f"{name} function carry input and carry output must have equal types (e.g. shapes and dtypes "
+        "of arrays), but they differ:\n" + "\n".join(lines) + "\n" + fix
+    )
+
+
+def promote_carry(nodes: list[UOp], outs: Sequence[Aval]) -> list[UOp] | None:
+    """Weakly typed initial values converted to what the body returns; None if nothing changes."""
+    new = []
+    for n, o in zip(nodes, outs, strict=True):
+        if n.aval.weak_type and n.shape == o.shape and (n.dtype != o.dtype or not o.weak_type):
+            dtype, weak = dtypes.lattice_promote((n.dtype, True), (o.dtype, o.weak_type))
+            new.append(b.cast(n, dtype, weak) if dtype == o.dtype else n)
+        else:
+            new.append(n)
+    return None if all(x is y for x, y in zip(new, nodes, strict=True)) else new
+
+
+@api_boundary
+def scan(
+    f: Callable[..., Any],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    _split_transpose: bool = False,
+) -> tuple[Any, Any]:
+    """`carry, y = f(carry, x)` along the leading axis of `xs`: (last carry, stacked ys).
+
+    Shapes: leaves of `xs` are [length, ...], of ys [length, ...]; the carry keeps its shapes.
+    Raises: TypeError if the carry changes type (only the differing leaves are listed); ValueError if
+    leading axes differ. Cost: the body is staged and compiled once; differentiable both ways.
+    """
+    if not callable(f):
+        raise TypeError("lax.scan: f argument should be a callable.")
+    x_nodes, x_tree = lift_leaves(xs, lambda: tree_paths("xs", xs), "xs of scan")
+    lengths = {}
+    for i, n in enumerate(x_nodes):
+        if not n.shape:
+            raise ValueError(
+                f"scan got value with no leading axis to scan over: {tree_paths('xs', xs)[i]} is a scalar"
+            )
+        lengths.setdefault(n.shape[0], tree_paths("xs", xs)[i])
+    if length is not None:
+        length = int(length)
+        if any(size != length for size in lengths):
+            raise ValueError(
+                f"scan got `length` argument of {length} which disagrees with leading axis sizes "
+                f"{sorted(lengths)}."
+            )
+    elif len(lengths) > 1:
+        listed = ", ".join(f"{p}: {size}" for size, p in lengths.items())
+        raise ValueError(f"scan got values with different leading axis sizes: {listed}.")
+    elif not lengths:
+        raise ValueError("scan got no values to scan over and `length` not provided.")
+    else:
+        (length,) = lengths
+    carry_nodes, carry_tree = lift_leaves(init, lambda: tree_paths("init", init), "init of scan")
+    if config.jax_disable_jit:
+        return scan_in_python(f, init, x_nodes, x_tree, length, reverse)
+    x_avals = [n.aval.update(shape=n.shape[1:]) for n in x_nodes]
+    x_example = tree_unflatten(x_tree, range(len(x_nodes)))
+    traced, out_tree, carry_nodes = stage_carry(
+        "scan", f, init, carry_nodes, carry_tree, x_example, x_avals
+    )
+    nk = len(carry_nodes)
+    info = ScanInfo(len(traced.captured), nk, length, bool(reverse), steps(unroll, length))
+    body = consts_first(traced, nk + len(x_avals))
+    node = UOp(Op.SCAN, (body, *traced.captured, *carry_nodes, *x_nodes), info)
+    outs = finish_all(results(node)) if traced.body.src else []
+    y_tree = out_tree.children()[1]
+    return tree_unflatten(carry_tree, outs[:nk]), tree_unflatten(y_tree, outs[nk:])
+
+
+def steps(unroll: int | bool, length: int) -> int:
+    """`unroll=True` means all of it."""
+    if unroll is True:
+        return max(length, 1)
+    return max(int(unroll), 1)
+
+
+def tree_paths(name: str, tree: Any) -> list[str]:
+    """`xs['a'][0]` for each leaf."""
+    return [name + keystr(path) for path, _ in tree_flatten_with_path(tree)[0]]
+
+
+def consts_first(traced: Traced, count: int) -> UOp:
+    """The staged body with its captures as the first parameters instead of the last."""
+    captured = len(traced.captured)
+    if not captured:
+        return traced.body
+    from tinyjax.core.body import open_vars, reclose
+
+    key = ("consts first", count)
+    found = traced.body.derived.get(key)
+    if found is None:
+        avals = traced_avals(traced, count)
+        variables, outs = open_vars(traced.body, avals)
+        found = reclose(outs, [*variables[count:], *variables[:count]])
+        traced.body.derived[key] = found
+    return found  # type: ignore[no-any-return]
+
+
+def traced_avals(traced: Traced, count: int) -> list[Aval]:
+    """Avals of all parameters; those the body does not read are given as scalars."""
+    from tinyjax.core.avals import aval
+    from tinyjax.core.body import params_of
+
+    known = params_of(traced.body)
+    unread = aval((), np.dtype(np.bool_))
+    return [known.get(i, unread) for i in range(count + len(traced.captured))]
+
+
+def stage_carry(
+    name: str,
+    f: Callable[..., Any],
+    init: Any,
+    nodes: list[UOp],
+    tree: PyTreeDef,
+    x_example: Any,
+    x_avals: Sequence[Aval],
+) -> tuple[Traced, PyTreeDef, list[UOp]]:
+    """Stage a scan body; weak initial values are promoted until the carry keeps its type."""
+    example = tree_unflatten(tree, range(len(nodes)))
+    for _ in range(3):
+        avals = [n.aval for n in nodes] + list(x_avals)
+        traced = staged(f, (example, x_example), name, avals)
+        out_tree = traced.out_tree
+        parts = out_tree.children()
+        if (
+            out_tree.node_data() is None
+            or out_tree.node_data()[0] not in (tuple, list)
+            or len(parts) != 2
+        ):
+            raise TypeError(
+                f"{name} body output must be a pair (carry, y), got a result of structure {out_tree}."
+            )
+        outs = traced.out_avals[: parts[0].num_leaves]
+        if parts[0] != tree:
+            raise carry_error(name, tree, parts[0], [], [])
+        promoted = promote_carry(nodes, outs)
+        if promoted is None:
+            break
+        nodes = promoted
+    a_in = [n.aval for n in nodes]
+    if any(i.shape != o.shape or i.dtype != o.dtype for i, o in zip(a_in, outs, strict=True)):
+        raise carry_error(name, tree, parts[0], a_in, outs)
+    return traced, out_tree, nodes
+
+
+def scan_in_python(
+    f: Any, init: Any, x_nodes: Sequence[UOp], x_tree: PyTreeDef, length: int, reverse: bool
+) -> tuple[Any, Any]:
+    """The same loop, run step by step (with jit disabled)."""
+    carry, ys = init, []
+    order = range(length)[::-1] if reverse else range(length)
+    for i in order:
+        parts = finish_all([b.squeeze(b.slice_axis(n, 0, i, i + 1), (0,)) for n in x_nodes])
+        carry, y = f(carry, tree_unflatten(x_tree, parts))
+        ys.append(y)
+    if reverse:
+        ys.reverse()
+    if not ys:
+        raise ValueError("zero-length scan is not supported with jit disabled")
+    leaves = [tree_flatten(y)[0] for y in ys]
+    y_tree = tree_flatten(ys[0])[1]
+    stacked = [
+        finish_all([b.concat([b.unsqueeze(lift(v), 0) for v in column], 0)])[0]
+        for column in zip(*leaves, strict=True)
+    ]
+    return carry, tree_unflatten(y_tree, stacked)
+
+
+def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any:  # noqa: A001
+    """`f` on each slice of the leading axis, one after the other (`vmap` in chunks of `batch_size`)."""
+    if batch_size is not None:
+        return map_in_batches(f, xs, batch_size)
+    return scan(lambda _, x: ((), f(x)), (), xs)[1]
+
+
+def map_in_batches(f: Callable[..., Any], xs: Any, batch_size: int) -> Any:
+    """Full chunks by scan over vmap, the rest by vmap."""
+    from tinyjax.core.tree import tree_map
+    from tinyjax.engine.vectorize import vmap
+
+    leaves, _ = tree_flatten(xs)
+    total = leaves[0].shape[0]
+    whole = total // batch_size * batch_size
+    parts = []
+    if whole:
+
+        def chunked(x: Any) -> Any:
+            n = lift(x)
+            n = b.slice_axis(n, 0, 0, whole)
+            return finish_all([b.reshape(n, (whole // batch_size, batch_size, *n.shape[1:]))])[0]
+
+        done = map(vmap(f), tree_map(chunked, xs))
+        parts.append(
+            tree_map(lambda y: finish_all([b.reshape(lift(y), (whole, *y.shape[2:]))])[0], done)
+        )
+    if whole < total:
+        rest = tree_map(lambda x: finish_all([b.slice_axis(lift(x), 0, whole, total)])[0], xs)
+        parts.append(vmap(f)(rest))
+    if len(parts) == 1:
+        return parts[0]
+    return tree_map(lambda p, q: finish_all([b.concat([lift(p), lift(q)], 0)])[0], *parts)
+
+
+@api_boundary
+def while_loop(
+    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any
+) -> Any:
+    """Apply `body_fun` while `cond_fun` holds. Forward-mode differentiable.
+
+    The value keeps its tree, shapes and dtypes. Raises: TypeError if it does not or if the condition
+    is not one bool.
+    """
+    if not (callable(body_fun) and callable(cond_fun)):
+        raise TypeError("lax.while_loop: body_fun and cond_fun arguments should be callable.")
+    nodes, tree = lift_leaves(
+        init_val, lambda: tree_paths("init_val", init_val), "init_val of while_loop"
+    )
+    if config.jax_disable_jit:
+        value = init_val
+        while cond_fun(value):
+            value = body_fun(value)
+        return value
+    example = tree_unflatten(tree, range(len(nodes)))
+    for _ in range(3):
+        avals = [n.aval for n in nodes]
+        body = staged(body_fun, (example,), "while_loop", avals)
+        if body.out_tree != tree:
+            raise carry_error("while_loop body", tree, body.out_tree, [], [])
+        promoted = promote_carry(nodes, body.out_avals)
+        if promoted is None:
+            break
+        nodes = promoted
+    a_in = [n.aval for n in nodes]
+    if any(
+        i.shape != o.shape or i.dtype != o.dtype for i, o in zip(a_in, body.out_avals, strict=True)
+    ):
+        raise carry_error("while_loop body", tree, body.out_tree, a_in, body.out_avals)
+    cond = staged(cond_fun, (example,), "while_loop cond", a_in)
+    out = cond.out_avals
+    if len(out) != 1 or cond.out_tree.num_nodes != 1 or out[0].shape or out[0].dtype != np.bool_:
+        got = ", ".join(a.str_short() for a in out)
+        raise TypeError(f"cond_fun must return a boolean scalar, but got output type(s) [{got}].")
+    count = len(nodes)
+    info = WhileInfo(len(cond.captured), len(body.captured))
+    node = UOp(
+        Op.WHILE,
+        (
+            consts_first(cond, count),
+            consts_first(body, count),
+            *cond.captured,
+            *body.captured,
+            *nodes,
+        ),
+        info,
+    )
+    return tree_unflatten(tree, finish_all(results(node)) if nodes else [])
+
+
+@api_boundary
+def fori_loop(
+    lower: Any,
+    upper: Any,
+    body_fun: Callable[[Any, Any], Any],
+    init_val: Any,
+    *,
+    unroll: int | bool | None = None,
+) -> Any:
+    """`for i in range(lower, upper): val = body_fun(i, val)`.
+
+    With bounds known in Python this is a scan (differentiable both ways), else a while_loop.
+    """
+    if not callable(body_fun):
+        raise TypeError("lax.fori_loop: body_fun argument should be callable.")
+    low, high = lift(lower, "lower"), lift(upper, "upper")
+    for n, name in ((low, "lower"), (high, "upper")):
+        if n.shape or not dtypes.is_integer(n.dtype):
+            raise TypeError(
+                f"lower and upper arguments to fori_loop must be integer scalars, got "
+                f"{n.aval.str_short()} for {name}."
+            )
+    dtype, weak = dtypes.lattice_promote(
+        (low.dtype, low.aval.weak_type), (high.dtype, high.aval.weak_type)
+    )
+    static = all(known(x) for x in (lower, upper))
+    if static:
+        start, stop = int(lower), int(upper)
+        count = max(stop - start, 0)
+        from tinyjax.core.uop import const
+
+        first = const(start, dtype, weak)
+
+        def step(carry: Any, _: None) -> Any:
+            i, value = carry
+            new = finish_all([b.add(i.node, b.like(i.node, 1))])[0]
+            return (new, body_fun(i, value)), None
+
+        (_, value), _ = scan(step, (Array(first), init_val), None, length=count, unroll=unroll or 1)
+        return value
+    if unroll is not None and unroll is not False and unroll != 1:
+        raise ValueError(
+            "Can only use `unroll` in `fori_loop` if the loop bounds are statically known."
+        )
+
+    def running(carry: Any) -> Any:
+        i, end, _ = carry
+        return finish_all([b.lt(i.node, end.node)])[0]
+
+    def advance(carry: Any) -> Any:
+        i, end, value = carry
+        return finish_all([b.add(i.node, b.like(i.node, 1))])[0], end, body_fun(i, value)
+
+    begin = Array(b.cast(low, dtype, weak))
+    end = Array(b.cast(high, dtype, weak))
+    return while_loop(running, advance, (begin, end, init_val))[2]
+
+
+def known(x: Any) -> bool:
+    """Whether Python knows the value for good (a number, or an array without open variables)."""
+    if type(x) is Array:
+        return x._buffer is not None or (not x.node.free and not state.staging)
+    return True
+
+
+@api_boundary
+def cond(
+    pred: Any,
+    true_fun: Callable[..., Any],
+    false_fun: Callable[..., Any],
+    *operands: Any,
+    operand: Any = None,
+    linear: Any = None,
+) -> Any:
+    """`true_fun(*operands)` if `pred` else `false_fun(*operands)`; both are staged, one runs.
+
+    Under vmap with a batched predicate both run and the result is selected, without NaNs leaking
+    into gradients. Raises: TypeError if the results differ in tree, shape or dtype.
+    """
+    if not callable(true_fun) or not callable(false_fun):
+        raise TypeError("lax.cond: true_fun and false_fun arguments should be callable.")
+    if operand is not None:
+        operands = (operand,)
+    node = lift(pred, "pred")
+    if node.shape:
+        raise TypeError(
+            f"Pred must be a scalar, got {pred} of shape {node.shape}; use jnp.where for elementwise "
+            "choice, or jax.vmap."
+        )
+    if dtypes.is_complex(node.dtype) or dtypes.is_key(node.dtype):
+        raise TypeError(f"Pred type must be either boolean or number, got {node.aval.str_short()}.")
+    if config.jax_disable_jit and known_value(node):
+        return true_fun(*operands) if bool(Array(node)) else false_fun(*operands)
+    flag = node if node.dtype == np.bool_ else b.ne(node, b.like(node, 0))
+    return branch("cond", b.cast(flag, np.int32), (false_fun, true_fun), operands)
+
+
+def known_value(node: UOp) -> bool:
+    """Whether a node can be evaluated now."""
+    return unbound(node) is None and not state.staging
+
+
+@api_boundary
+def switch(
+    index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = None
+) -> Any:
+    """`branches[clamp(index)](*operands)`; all are staged, one runs."""
+    if not branches:
+        raise ValueError("Empty branch sequence")
+    if not all(callable(f) for f in branches):
+        raise TypeError("lax.switch: branches argument should be a sequence of callables.")
+    if operand is not None:
+        operands = (operand,)
+    node = lift(index, "index")
+    if node.shape:
+        raise TypeError(f"Branch index must be scalar, got {index} of shape {node.shape}.")
+    if not dtypes.is_integer(node.dtype):
+        raise TypeError(f"Index type must be an integer, got {node.aval.str_short()}.")
+    if len(branches) == 1:
+        return branches[0](*operands)
+    if config.jax_disable_jit and known_value(node):
+        return branches[min(max(int(Array(node)), 0), len(branches) - 1)](*operands)
+    last = b.like(node, len(branches) - 1)
+    clamped = b.max_(b.min_(node, last), b.like(node, 0))
+    return branch("switch", b.cast(clamped, np.int32), tuple(branches), operands)
+
+
+def branch(
+    name: str, index: UOp, branches: tuple[Callable[..., Any], ...], operands: tuple[Any, ...]
+) -> Any:
+    """Stage all branches over the same operands and captures."""
+    nodes, tree = lift_leaves(
+        operands, lambda: tree_paths("operands", operands), f"operands of {name}"
+    )
+    full = tree_flatten((tree_unflatten(tree, range(len(nodes))), {}))[1]
+    avals = tuple(n.aval for n in nodes)
+    traced = [stage_cached(f, full, avals, name) for f in branches]
+    first = traced[0]
+    for f, t in zip(branches[1:], traced[1:], strict=True):
+        if t.out_tree != first.out_tree:
+            raise TypeError(
+                f"{name} branch outputs must have the same pytree structure, but they differ:\n"
+                f"  {name_of(branches[0])} returns {first.out_tree}\n  {name_of(f)} returns {t.out_tree}"
+            )
+    outs = joined_avals(name, branches, traced)
+    captured: dict[UOp, None] = {}
+    for t in traced:
+        captured.update(dict.fromkeys(t.captured))
+    shared = list(captured)
+    bodies = [with_captures(t, len(nodes), shared, outs, [n.aval for n in nodes]) for t in traced]
+    if not outs:
+        return tree_unflatten(first.out_tree, [])
+    node = UOp(Op.COND, (*bodies, index, *nodes, *shared), len(bodies))
+    return tree_unflatten(first.out_tree, finish_all(results(node)))
+
+
+def joined_avals(
+    name: str, branches: Sequence[Callable[..., Any]], traced: Sequence[Traced]
+) -> list[Aval]:
+    """Common avals of the branches' results; weak types give way."""
+    outs: list[Aval] = []
+    for i, column in enumerate(zip(*(t.out_avals for t in traced), strict=True)):
+        strong = [a for a in column if not a.weak_type]
+        want = strong[0] if strong else column[0]
+        for f, a in zip(branches, column, strict=True):
+            fits = a.shape == want.shape and (a.dtype == want.dtype or a.weak_type)
+            if not fits:
+                listed = ", ".join(
+                    f"{name_of(g)} returns {x.str_short()}"
+                    for g, x in zip(branches, column, strict=True)
+                )
+                raise TypeError(
+                    f"{name} branches must have equal output types but they differ at output {i}: "
+                    f"{listed} ({name_of(f)} does not fit)."
+                )
+        if any(a.dtype != want.dtype for a in column):
+            dtype, weak = dtypes.lattice_promote(*((a.dtype, a.weak_type) for a in column))
+            want = want.update(dtype=dtype, weak_type=weak)
+        outs.append(want)
+    return outs
+
+
+def with_captures(
+    t: Traced, count: int, shared: Sequence[UOp], outs: Sequence[Aval], avals: Sequence[Aval]
+) -> UOp:
+    """A branch body over (operands, captures of all branches) with results of these avals."""
+    from tinyjax.core.body import fresh_var, open_body, reclose
+
+    variables = [fresh_var(a) for a in avals] + [fresh_var(s.aval) for s in shared]
+    place = {s: variables[count + i] for i, s in enumerate(shared)}
+    values = open_body(t.body, [*variables[:count], *(place[c] for c in t.captured)])
+    return reclose([b.cast_like(v, o) for v, o in zip(values, outs, strict=True)], variables)

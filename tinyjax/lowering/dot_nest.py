@@ -1,0 +1,842 @@
+"""The loops of a DOT: packing, the register tile, the blocks around it, the partial sums.
+
+One kernel computes blocks of C. A task is (batch, split of K, block of columns, block of rows),
+rows fastest. Within a task: for each block of K, pack what the schedule says, then for each panel
+of nr columns and each panel of mr rows run the register tile. Memory layouts (elements of the
+accumulator type, zero padded where a tile reads past an edge):
+
+    packed A   [panel][k][mr]           packed B   [panel][k][nr]
+    partial    [split][batch][row panel][column panel][mr][nr]
+
+Task scratch is addressed by the first task of the chunk being run: chunks are disjoint, so threads
+never meet, and the scratch stays warm from one task of a chunk to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from tinyjax.lowering.dot_operands import (
+    Axis,
+    Buffer,
+    Epilogue,
+    Load,
+    Operand,
+    Store,
+    slot_pointer,
+    widen,
+)
+from tinyjax.lowering.dot_schedule import (
+    BATCH,
+    COL_BLOCKS,
+    K_BLOCK,
+    K_SPLIT,
+    ROW_BLOCKS,
+    SPLITS,
+    DotSchedule,
+    K,
+    M,
+    N,
+    k_align,
+)
+from tinyjax.lowering.irtext import (
+    F32,
+    F64,
+    I1,
+    I32,
+    I64,
+    PTR,
+    IRBuilder,
+    Module,
+    Type,
+    Value,
+    const,
+    const_vector,
+    poison,
+    vec,
+    zero,
+)
+
+Tile = list[list[Value]]  # [row][vector]
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """All that the emitters below share; `slots` name workspace (-1: not used)."""
+
+    name: str
+    schedule: DotSchedule
+    acc: Type
+    fma: bool
+    a: Operand
+    b: Operand
+    out: Epilogue
+    params_slot: int | None
+    a_slot: int
+    b_slot: int
+    partial_slot: int
+
+
+# ------------------------------------------------------------------------------------ small pieces
+
+
+def multiply_add(b: IRBuilder, nest: Nest, x: Value, y: Value, total: Value) -> Value:
+    """x*y + total, fused where the target has it; integers wrap."""
+    if nest.fma and total.type.kind == "float":
+        return b.fma(x, y, total)
+    return b.add(b.mul(x, y), total)
+
+
+def transpose(b: IRBuilder, rows: list[Value]) -> list[Value]:
+    """`lanes` vectors of `lanes` elements, transposed in registers.
+
+    Interleaves inside 128-bit blocks, then moves whole blocks: each step is one instruction on
+    x86 and on AArch64. For 16 lanes of 32 bits, 64 shuffles.
+    """
+    lanes = len(rows)
+    if lanes == 1:
+        return rows
+    size = 128 // rows[0].type.bits  # elements per block
+    blocks = lanes // size
+
+    def interleave(x: Value, y: Value, unit: int, high: bool) -> Value:
+        picks: list[int] = []
+        for block in range(0, lanes, size):
+            start = block + (size // 2 if high else 0)
+            for at in range(start, start + size // 2, unit):
+                picks += range(at, at + unit)
+                picks += range(lanes + at, lanes + at + unit)
+        return b.shuffle(x, y, picks)
+
+    def move(x: Value, y: Value, picks: list[int]) -> Value:
+        return b.shuffle(x, y, [at * size + i for at in picks for i in range(size)])
+
+    columns: list[list[Value]] = []  # [group of `size` rows][column within the block]
+    for base in range(0, lanes, size):
+        group = rows[base : base + size]
+        unit = 1
+        while unit < size:
+            half = len(group) // 2
+            # Rows i and i+1 of each pair hold neighbours; after log2(size) rounds, columns.
+            pairs = [(group[2 * i], group[2 * i + 1]) for i in range(half)]
+            low = [interleave(x, y, unit, False) for x, y in pairs]
+            high = [interleave(x, y, unit, True) for x, y in pairs]
+            group = low + high if unit * 2 < size else [z for p in zip(low, high) for z in p]
+            if unit * 2 < size:  # size 4: (lo01, lo23, hi01, hi23)
+                group = [low[0], low[1], high[0], high[1]]
+            unit *= 2
+        columns.append([_fence(b, x) for x in group])
+    if blocks == 1:
+        return columns[0]
+    result: list[Value] = [rows[0]] * lanes
+    for j in range(size):
+        groups = [columns[g][j] for g in range(blocks)]
+        if blocks == 2:
+            result[j] = move(groups[0], groups[1], [0, 2])
+            result[size + j] = move(groups[0], groups[1], [1, 3])
+            continue
+        even = [move(groups[i], groups[i + 1], [0, 2, 4, 6]) for i in (0, 2)]
+        odd = [move(groups[i], groups[i + 1], [1, 3, 5, 7]) for i in (0, 2)]
+        result[j] = move(even[0], even[1], [0, 2, 4, 6])
+        result[2 * size + j] = move(even[0], even[1], [1, 3, 5, 7])
+        result[size + j] = move(odd[0], odd[1], [0, 2, 4, 6])
+        result[3 * size + j] = move(odd[0], odd[1], [1, 3, 5, 7])
+    return result
+
+
+def _fence(b: IRBuilder, x: Value) -> Value:
+    """x, opaque to LLVM: its search over chains of shuffles made up half of the compile time."""
+    plain = {I32: F32, I64: F64}.get(x.type.scalar, x.type.scalar)
+    same = b.bitcast(x, vec(plain, x.type.lanes))
+    return b.bitcast(b.intrinsic("arithmetic.fence", same.type, [same]), x.type)
+
+
+class Kernel:
+    """A kernel being written: its builder, its sizes as values, its opened operands."""
+
+    def __init__(self, nest: Nest, suffix: str) -> None:
+        self.nest = nest
+        self.module = Module()
+        assert self.module.node("!{}") == "!0"  # what !invariant.load wants
+        params = [("slots", PTR), ("dims", PTR), ("lo", I64), ("hi", I64)]
+        self.b = b = self.module.function(f"{nest.name}{suffix}", params)
+        self.slots, dims, self.lo, self.hi = b.args
+        slot = nest.params_slot
+        self.params = dims if slot is None else slot_pointer(b, self.slots, slot)
+        schedule = nest.schedule
+        self.batch, self.m, self.n, self.k = (self.size(i) for i in (BATCH, M, N, K))
+        self.panels = b.udiv(b.add(self.m, schedule.mr - 1), schedule.mr)
+        self.columns = b.udiv(b.add(self.n, schedule.nr - 1), schedule.nr)
+        self.k_rows = self.round_up(self.k, k_align(schedule))
+
+    def size(self, index: int) -> Value:
+        """A parameter of the step."""
+        b = self.b
+        return b.load(I64, b.gep(I64, self.params, index), notes="!invariant.load !0")
+
+    def round_up(self, x: Value, unit: int) -> Value:
+        """Next multiple of a power of two."""
+        assert unit & (unit - 1) == 0
+        return self.b.and_(self.b.add(x, unit - 1), -unit)
+
+    def workspace(self, slot: int) -> Value:
+        """The pointer to a workspace buffer."""
+        return slot_pointer(self.b, self.slots, slot)
+
+    def text(self) -> str:
+        """The finished module."""
+        return self.module.text()
+
+
+# ----------------------------------------------------------------------------------------- packing
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A or B seen as [mn][k]: `mn` is the axis that C keeps."""
+
+    operand: Operand
+    load: Load
+    is_a: bool
+    limit: Value  # size of mn
+    tile: int  # mr or nr
+
+    def fetch(
+        self,
+        kernel: Kernel,
+        batch: Value,
+        mn: Value,
+        k: Value,
+        width: int,
+        along_k: bool,
+        mask: Value | None = None,
+    ) -> Value:
+        """`width` elements along one of the two axes, in the accumulator type."""
+        b, acc = kernel.b, kernel.nest.acc
+        row, col = (mn, k) if self.is_a else (k, mn)
+        axis: Axis = "col" if along_k == self.is_a else "row"
+        return widen(b, self.load(b, batch, row, col, width, axis, mask), self.operand.dtype, acc)
+
+    @property
+    def along_k(self) -> bool:
+        """Whether vectors are cheap along k rather than mn."""
+        if self.operand.unit is None:
+            return self.is_a
+        return (self.operand.unit == "col") == self.is_a
+
+
+def pack_panel(
+    kernel: Kernel, side: Side, batch: Value, mn: Value, k0: Value, count: Value, into: Value
+) -> None:
+    """into[kk*tile + r] = side(mn + r, k0 + kk) for kk < count, zero up to the next `lanes`.
+
+    Rows past the edge hold copies of the last one (their results are never stored).
+    """
+    b, nest = kernel.b, kernel.nest
+    lanes, tile, acc = nest.schedule.lanes, side.tile, nest.acc
+    wide = vec(acc, lanes)
+    parts = [(start, min(lanes, tile - start)) for start in range(0, tile, lanes)]
+    if not side.along_k:
+        left = b.sub(side.limit, mn)
+        masks = [b.first_lanes(b.sub(left, start), lanes) for start, _ in parts]
+        for (start, width), mask in zip(parts, masks, strict=True):
+            if width < lanes:
+                masks[start // lanes] = b.and_(
+                    mask, const_vector(I1, [i < width for i in range(lanes)])
+                )
+        with b.loop(0, count) as loop:
+            at = b.gep(acc, into, b.mul(loop.index, tile))
+            k = b.add(k0, loop.index)
+            for (start, width), mask in zip(parts, masks, strict=True):
+                x = side.fetch(kernel, batch, b.add(mn, start), k, lanes, False, mask)
+                _store_part(b, x, b.gep(acc, at, start), width)
+        end = kernel.round_up(count, k_align(nest.schedule))
+        with b.loop(count, end) as loop:
+            at = b.gep(acc, into, b.mul(loop.index, tile))
+            for start, width in parts:
+                _store_part(b, zero(wide), b.gep(acc, at, start), width)
+        return
+    last = b.sub(side.limit, 1)
+    for start, width in parts:
+        rows = [b.smin(b.add(mn, start + r), last) for r in range(width)]
+        with b.loop(0, count, lanes) as loop:
+            k = b.add(k0, loop.index)
+            mask = b.first_lanes(b.sub(count, loop.index), lanes)
+            loaded = [side.fetch(kernel, batch, row, k, lanes, True, mask) for row in rows]
+            loaded += [poison(wide)] * (lanes - width)
+            at = b.gep(acc, into, b.add(b.mul(loop.index, tile), start))
+            for kk, x in enumerate(transpose(b, loaded)):
+                _store_part(b, x, b.gep(acc, at, kk * tile), width)
+
+
+def _store_part(b: IRBuilder, x: Value, at: Value, width: int) -> None:
+    """Store the first `width` lanes."""
+    lanes = x.type.width
+    if width == lanes:
+        b.store(x, at, align=x.type.scalar.nbytes)
+    elif width & (width - 1) == 0:
+        b.store(b.slice_lanes(x, 0, width), at, align=x.type.scalar.nbytes)
+    else:
+        b.masked_store(x, at, const_vector(I1, [i < width for i in range(lanes)]))
+
+
+def emit_pack(nest: Nest, is_a: bool) -> str:
+    """The PACK kernel of one operand; a task is one panel of one batch element."""
+    kernel = Kernel(nest, "_pack_a" if is_a else "_pack_b")
+    b = kernel.b
+    operand = nest.a if is_a else nest.b
+    side = _side(kernel, is_a)
+    panels = kernel.panels if is_a else kernel.columns
+    base = kernel.workspace(nest.a_slot if is_a else nest.b_slot)
+    with b.loop(kernel.lo, kernel.hi) as task:
+        batch, panel = b.udiv(task.index, panels), b.urem(task.index, panels)
+        if operand.shared:
+            batch = const(I64, 0)
+        size = b.mul(kernel.k_rows, side.tile)
+        into = b.gep(nest.acc, base, b.mul(task.index, size))
+        pack_panel(kernel, side, batch, b.mul(panel, side.tile), const(I64, 0), kernel.k, into)
+    b.ret()
+    return kernel.text()
+
+
+def _side(kernel: Kernel, is_a: bool) -> Side:
+    nest = kernel.nest
+    operand = nest.a if is_a else nest.b
+    opened = operand.open(kernel.b, kernel.slots, kernel.params)
+    limit = kernel.m if is_a else kernel.n
+    return Side(operand, opened, is_a, limit, nest.schedule.mr if is_a else nest.schedule.nr)
+
+
+# --------------------------------------------------------------------------------- register tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where a tile stands: values of one task and one block of K."""
+
+    batch: Value
+    k0: Value
+    count: Value  # elements of K in this block
+    first: Value  # i1: nothing was added to the partial sums yet
+    last: Value  # i1: the sum is complete after this block
+    split: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A strip of columns, and the row where a tile of it starts.
+
+    Columns `col` .. `col + width` lie at `offset` of column panel `panel`; `left` of them exist.
+    `ragged`: any of its vectors may reach past the edge, else only the last.
+    """
+
+    panel: Value
+    offset: Value
+    col: Value
+    left: Value
+    width: int
+    ragged: bool
+    row: Value = field(default_factory=lambda: const(I64, 0))
+
+    def mask(self, b: IRBuilder, vector: int, lanes: int) -> Value | None:
+        """The lanes of one vector that exist; None if all must."""
+        if not self.ragged and (vector + 1) * lanes < self.width:
+            return None
+        return b.first_lanes(b.sub(self.left, vector * lanes), lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Elements of one operand for a tile, k by k.
+
+    `pointers` advance by `step` elements of `element` per k; `get(pointers, k, i)` is the i-th row
+    (a scalar of A) or vector (of B), in the accumulator type.
+    """
+
+    get: Callable[[list[Value], Value, int], Value]
+    pointers: list[Value] = field(default_factory=list)
+    element: Type = F32
+    step: Value = field(default_factory=lambda: const(I64, 0))
+
+
+ROWS_PER_POINTER = 3  # base, base + stride, base + 2*stride: what x86 can address without adding
+
+
+def source_a(
+    kernel: Kernel, block: Block, a: Side, packed: Value | None, rows: list[Value], full: bool
+) -> Source:
+    """The scalars of A that a tile broadcasts; `full` says the rows are consecutive."""
+    b, acc = kernel.b, kernel.nest.acc
+    if packed is not None:
+        return Source(
+            lambda at, k, i: b.load(acc, b.gep(acc, at[0], i)), [packed], acc, const(I64, a.tile)
+        )
+    if not isinstance(a.load, Buffer):
+        return Source(lambda at, k, i: a.fetch(kernel, block.batch, rows[i], k, 1, True))
+    buffer = a.load if a.is_a else a.load.transposed()
+    stride, step = buffer.strides[1:]
+    group = len(rows) if stride.const is not None else ROWS_PER_POINTER
+    starts = rows[::group] if full else rows
+    twice = b.mul(stride, 2)
+
+    def get(at: list[Value], k: Value, i: int) -> Value:
+        if not full:
+            return wide(at[i])
+        base, inside = at[i // group], i % group
+        if stride.const is not None:
+            return wide(b.gep(buffer.element, base, inside * stride.const))
+        return wide(b.gep(buffer.element, base, (const(I64, 0), stride, twice)[inside]))
+
+    def wide(at: Value) -> Value:
+        return widen(b, b.load(buffer.element, at), a.operand.dtype, acc)
+
+    pointers = [buffer.address(b, block.batch, row, block.k0) for row in starts]
+    return Source(get, pointers, buffer.element, step)
+
+
+def source_b(kernel: Kernel, block: Block, side: Side, packed: Value | None, here: Place) -> Source:
+    """The vectors of B that a tile multiplies."""
+    b, acc, lanes = kernel.b, kernel.nest.acc, kernel.nest.schedule.lanes
+    wide = vec(acc, lanes)
+    if packed is not None:
+        return Source(
+            lambda at, k, v: b.load(wide, b.gep(acc, at[0], v * lanes), align=wide.nbytes),
+            [packed],
+            acc,
+            const(I64, side.tile),
+        )
+    masks = [here.mask(b, v, lanes) for v in range(here.width // lanes)]
+    cols = [b.add(here.col, v * lanes) for v in range(here.width // lanes)]
+    buffer = side.load
+    if not isinstance(buffer, Buffer) or buffer.strides[2].const != 1:
+        return Source(
+            lambda at, k, v: side.fetch(kernel, block.batch, cols[v], k, lanes, False, masks[v])
+        )
+    narrow = vec(buffer.element, lanes)
+
+    def get(at: list[Value], k: Value, v: int) -> Value:
+        place, mask = b.gep(buffer.element, at[0], v * lanes), masks[v]
+        if mask is None:
+            x = b.load(narrow, place, align=buffer.element.nbytes)
+        else:
+            x = b.masked_load(narrow, place, mask)
+        return widen(b, x, side.operand.dtype, acc)
+
+    start = buffer.address(b, block.batch, block.k0, here.col)
+    return Source(get, [start], buffer.element, buffer.strides[1])
+
+
+def outer_tile(
+    kernel: Kernel, block: Block, left: Source, right: Source, height: int, vectors: int
+) -> Tile:
+    """Sum over the block of K of outer products: `height` scalars of A times vectors of B."""
+    b, nest = kernel.b, kernel.nest
+    lanes = nest.schedule.lanes
+    count, split = height * vectors, len(left.pointers)
+    carried = [zero(vec(nest.acc, lanes))] * count + left.pointers + right.pointers
+    with b.loop(0, block.count, carried=carried) as loop:
+        sums, at = list(loop.carried[:count]), loop.carried[count:]
+        k = b.add(block.k0, loop.index)
+        row = [right.get(at[split:], k, v) for v in range(vectors)]
+        for i in range(height):
+            spread = b.splat(left.get(at[:split], k, i), lanes)
+            for v in range(vectors):
+                to = i * vectors + v
+                sums[to] = multiply_add(b, nest, spread, row[v], sums[to])
+        moved = [b.gep(left.element, x, left.step) for x in at[:split]]
+        moved += [b.gep(right.element, x, right.step) for x in at[split:]]
+        loop.next(*sums, *moved)
+    return _tile(loop.results[:count], vectors)
+
+
+def _tile(values: list[Value], vectors: int) -> Tile:
+    return [values[i : i + vectors] for i in range(0, len(values), vectors)]
+
+
+def inner_tile(
+    kernel: Kernel, block: Block, a: Side, bs: Side, rows: list[Value], cols: list[Value]
+) -> Tile:
+    """Each element of the tile as a vector of partial sums along K, folded at the end."""
+    b, nest = kernel.b, kernel.nest
+    lanes, unroll, acc = nest.schedule.lanes, nest.schedule.unroll, nest.acc
+    wide = vec(acc, lanes)
+    count = len(rows) * len(cols)
+
+    def step(sums: list[Value], k: Value, mask: Value | None) -> list[Value]:
+        left = [a.fetch(kernel, block.batch, row, k, lanes, True, mask) for row in rows]
+        right = [bs.fetch(kernel, block.batch, col, k, lanes, True, mask) for col in cols]
+        products = [(x, y) for x in left for y in right]
+        return [
+            multiply_add(b, nest, x, y, total) for (x, y), total in zip(products, sums, strict=True)
+        ]
+
+    step_size = lanes * unroll
+    whole = b.mul(b.udiv(block.count, step_size), step_size)
+    sums = [zero(wide)] * (count * unroll)
+    with b.loop(0, whole, step_size, carried=sums) as loop:
+        new: list[Value] = []
+        for u in range(unroll):
+            k = b.add(block.k0, b.add(loop.index, u * lanes))
+            new += step(loop.carried[u * count : (u + 1) * count], k, None)
+        loop.next(*new)
+    totals = loop.results[:count]
+    for u in range(1, unroll):
+        totals = [b.add(x, y) for x, y in zip(totals, loop.results[u * count :], strict=False)]
+    with b.loop(whole, block.count, lanes, carried=totals) as loop:
+        mask = b.first_lanes(b.sub(block.count, loop.index), lanes)
+        loop.next(*step(loop.carried, b.add(block.k0, loop.index), mask))
+    return _tile([b.reduce_tree(x, "add") for x in loop.results], len(cols))
+
+
+# ------------------------------------------------------------------------------------ main kernel
+
+
+class _Main:
+    """The kernel that computes C, or its partial sums when K is split."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self.kernel = kernel = Kernel(nest, "")
+        self.b = b = kernel.b
+        self.schedule = schedule = nest.schedule
+        self.a, self.bs = _side(kernel, True), _side(kernel, False)
+        self.split = schedule.split_k > 0
+        self.store: Store | None = None
+        if not self.split:
+            self.store = nest.out.open(b, kernel.slots, kernel.params)
+        self.row_blocks, self.col_blocks = kernel.size(ROW_BLOCKS), kernel.size(COL_BLOCKS)
+        self.k_block, self.k_split = kernel.size(K_BLOCK), kernel.size(K_SPLIT)
+        self.splits = kernel.size(SPLITS)
+        self.a_base = None if schedule.pack_a == "none" else kernel.workspace(nest.a_slot)
+        self.b_base = None if schedule.pack_b == "none" else kernel.workspace(nest.b_slot)
+        self.partial = kernel.workspace(nest.partial_slot) if self.blocked else None
+        self.inline = nest.out.inline and not self.split
+        self.direct = self.inline and not self.blocked
+        self.vector = schedule.lanes if schedule.kind == "outer" else 1
+        self.buffer: Value | None = None
+        if not self.direct:
+            self.buffer = b.alloca(nest.acc, schedule.mr * schedule.nr)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether sums may be visited more than once."""
+        return self.split or self.schedule.kc > 0
+
+    # -- what happens to a tile ------------------------------------------------------------
+
+    def partial_at(self, block: Block, row: Value, panel: Value, offset: Value) -> Value:
+        """Address of the partial sums of row `row`, column panel `panel`, from column `offset`."""
+        b, kernel, schedule = self.b, self.kernel, self.schedule
+        assert self.partial is not None
+        at = block.batch
+        if self.split:
+            at = b.add(b.mul(block.split, kernel.batch), at)
+        row_panel = b.udiv(row, schedule.mr)
+        inside = b.sub(row, b.mul(row_panel, schedule.mr))
+        at = b.add(b.mul(at, kernel.panels), row_panel)
+        at = b.add(b.mul(at, kernel.columns), panel)
+        within = b.add(b.mul(inside, schedule.nr), offset)
+        flat = b.add(b.mul(at, schedule.mr * schedule.nr), within)
+        return b.gep(self.nest.acc, self.partial, flat)
+
+    def tile_buffer(self) -> Value:
+        """Stack memory of one register tile."""
+        assert self.buffer is not None, "this schedule needs no tile buffer"
+        return self.buffer
+
+    def keep(self, tile: Tile) -> None:
+        """Put the tile into its buffer, rows `nr` elements apart."""
+        b, nr = self.b, self.schedule.nr
+        for i, row in enumerate(tile):
+            for v, x in enumerate(row):
+                at = i * nr + v * x.type.width
+                b.store(x, b.gep(self.nest.acc, self.tile_buffer(), at), align=x.type.nbytes)
+
+    def visit(self, block: Block, here: Place, height: Value) -> None:
+        """Finish `height` rows of the buffered tile: add what earlier blocks of K left, then store.
+
+        The epilogue is written once, in a loop over rows and vectors.
+        """
+        b, acc = self.b, self.nest.acc
+        wide = vec(acc, self.vector)
+        with b.loop(0, height) as down, b.loop(0, here.width, self.vector) as across:
+            at = b.add(b.mul(down.index, self.schedule.nr), across.index)
+            x = b.load(wide, b.gep(acc, self.tile_buffer(), at), align=wide.nbytes)
+            if not self.blocked:
+                return self.emit_one(block, b.add(here.row, down.index), here, across.index, x)
+            base = self.partial_at(block, here.row, here.panel, here.offset)
+            place = b.gep(acc, base, at)
+            with b.if_(block.first) as branch:
+                pass
+            with branch.otherwise():
+                added = b.add(b.load(wide, place, align=wide.nbytes), x)
+            x = branch.join(x, added)
+            if self.split:
+                return b.store(x, place, align=wide.nbytes)
+            with b.if_(block.last) as branch:
+                self.emit_one(block, b.add(here.row, down.index), here, across.index, x)
+            with branch.otherwise():
+                b.store(x, place, align=wide.nbytes)
+        return None
+
+    def emit_one(self, block: Block, row: Value, here: Place, inside: Value, x: Value) -> None:
+        """The epilogue of one vector (or scalar) of the buffer."""
+        b = self.b
+        assert self.store is not None
+        mask = None
+        if self.vector > 1:
+            mask = b.first_lanes(b.sub(here.left, inside), self.vector)
+        self.store(b, block.batch, row, b.add(here.col, inside), x, "col", mask)
+
+    def finish(self, block: Block, tile: Tile, here: Place, rows: list[Value], full: bool) -> None:
+        """Store a tile that is complete at once, or leave it to `visit`."""
+        b = self.b
+        height = const(I64, len(tile))
+        if not full:
+            height = b.smin(b.sub(self.kernel.m, here.row), height)
+        if self.direct:
+            self.store_tile(block, tile, here, rows, full)
+        elif not self.inline:
+            self.keep(tile)
+            self.visit(block, here, height)
+        else:
+            with b.if_(b.and_(block.first, block.last)) as branch:
+                self.store_tile(block, tile, here, rows, full)
+            with branch.otherwise():
+                self.keep(tile)
+                self.visit(block, here, height)
+
+    def store_tile(
+        self, block: Block, tile: Tile, here: Place, rows: list[Value], full: bool
+    ) -> None:
+        """The epilogue straight from registers."""
+        if self.schedule.kind == "inner":
+            return self.store_scalars(block, tile, here, rows)
+        b = self.b
+        for i, row in enumerate(tile):
+            if full or i == 0:
+                self.store_row(block, rows[i], row, here)
+                continue
+            with b.if_(b.cmp("slt", rows[i], self.kernel.m)):
+                self.store_row(block, rows[i], row, here)
+        return None
+
+    def store_row(self, block: Block, row: Value, values: list[Value], here: Place) -> None:
+        """One row of a tile; vectors that may reach past the edge are masked."""
+        b, lanes = self.b, self.schedule.lanes
+        assert self.store is not None
+        for v, x in enumerate(values):
+            mask = here.mask(b, v, lanes)
+            self.store(b, block.batch, row, b.add(here.col, v * lanes), x, "col", mask)
+
+    def store_scalars(self, block: Block, tile: Tile, here: Place, rows: list[Value]) -> None:
+        """A tile of scalars, as vectors along the rows where that is the cheap axis."""
+        b, store = self.b, self.store
+        assert store is not None
+        if self.nest.out.axis == "row" and len(rows) & (len(rows) - 1) == 0:
+            for j in range(len(tile[0])):
+                x = b.pack([row[j] for row in tile])
+                store(b, block.batch, rows[0], b.add(here.col, j), x, "row", None)
+            return
+        for i, values in enumerate(tile):
+            for j, x in enumerate(values):
+                store(b, block.batch, rows[i], b.add(here.col, j), x, "col", None)
+
+    # -- the loops ---------------------------------------------------------------------------
+
+    def emit(self) -> str:
+        """The whole kernel."""
+        b, kernel = self.b, self.kernel
+        with b.loop(kernel.lo, kernel.hi) as task:
+            rest, row_block = self.divide(task.index, self.row_blocks)
+            rest, col_block = self.divide(rest, self.col_blocks)
+            batch, split = rest, const(I64, 0)
+            k_start, k_end = const(I64, 0), kernel.k
+            if self.split:
+                batch, split = self.divide(rest, self.splits)
+                k_start = b.mul(split, self.k_split)
+                k_end = b.smin(b.add(k_start, self.k_split), kernel.k)
+            rows = self.share(row_block, self.row_blocks, kernel.panels)
+            columns = self.share(col_block, self.col_blocks, kernel.columns)
+            if not self.blocked:
+                always = const(I1, True)
+                block = Block(batch, k_start, b.sub(k_end, k_start), always, always, split)
+                self.pack(block, rows, columns)
+                self.panels(block, rows, columns)
+            else:
+                # K = 0 still visits every tile once: the epilogue of zero is due.
+                end = b.smax(k_end, b.add(k_start, 1))
+                with b.loop(k_start, end, self.k_block, nonempty=True) as loop:
+                    k0 = loop.index
+                    after = b.add(k0, self.k_block)
+                    block = Block(
+                        batch,
+                        k0,
+                        b.sub(b.smin(after, k_end), k0),
+                        b.cmp("eq", k0, k_start),
+                        b.cmp("sge", after, k_end),
+                        split,
+                    )
+                    self.pack(block, rows, columns)
+                    self.panels(block, rows, columns)
+        b.ret()
+        return kernel.text()
+
+    def divide(self, x: Value, y: Value) -> tuple[Value, Value]:
+        """Quotient and remainder."""
+        quotient = self.b.udiv(x, y)
+        return quotient, self.b.sub(x, self.b.mul(quotient, y))
+
+    def share(self, index: Value, parts: Value, total: Value) -> tuple[Value, Value]:
+        """The `index`-th of `parts` nearly equal ranges of `total`."""
+        b = self.b
+        start = b.udiv(b.mul(index, total), parts)
+        return start, b.udiv(b.mul(b.add(index, 1), total), parts)
+
+    def scratch(self, base: Value, blocks: Value, total: Value, tile: int) -> Value:
+        """This chunk's region of task scratch: room for the largest block of panels."""
+        b = self.b
+        largest = b.udiv(b.add(total, b.sub(blocks, 1)), blocks)
+        size = b.mul(b.mul(largest, tile), self.k_block)
+        return b.gep(self.nest.acc, base, b.mul(self.kernel.lo, size))
+
+    def pack(self, block: Block, rows: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
+        """Pack the block's panels into task scratch, where the schedule says so."""
+        b, kernel, schedule = self.b, self.kernel, self.schedule
+        self.a_panel = self.b_panel = None
+        for side, how, base in (
+            (self.a, schedule.pack_a, self.a_base),
+            (self.bs, schedule.pack_b, self.b_base),
+        ):
+            if how == "none":
+                continue
+            assert base is not None
+            first, end = rows if side.is_a else columns
+            total = kernel.panels if side.is_a else kernel.columns
+            if how == "task":
+                blocks = self.row_blocks if side.is_a else self.col_blocks
+                region = self.scratch(base, blocks, total, side.tile)
+                stride = b.mul(self.k_block, side.tile)
+                with b.loop(first, end) as loop:
+                    into = b.gep(self.nest.acc, region, b.mul(b.sub(loop.index, first), stride))
+                    pack_panel(
+                        kernel,
+                        side,
+                        block.batch,
+                        b.mul(loop.index, side.tile),
+                        block.k0,
+                        block.count,
+                        into,
+                    )
+                origin = first
+            else:
+                stride = b.mul(kernel.k_rows, side.tile)
+                region = b.gep(self.nest.acc, base, b.mul(block.k0, side.tile))
+                origin = const(I64, 0)
+                if not side.operand.shared:
+                    origin = b.neg(b.mul(block.batch, total))
+
+            def panel(
+                index: Value, region: Value = region, stride: Value = stride, origin: Value = origin
+            ) -> Value:
+                return b.gep(self.nest.acc, region, b.mul(b.sub(index, origin), stride))
+
+            if side.is_a:
+                self.a_panel = panel
+            else:
+                self.b_panel = panel
+
+    a_panel: Callable[[Value], Value] | None = None
+    b_panel: Callable[[Value], Value] | None = None
+
+    def panels(self, block: Block, rows: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
+        """All tiles of a block of C for one block of K."""
+        b, schedule = self.b, self.schedule
+        step, nr = self.vector, schedule.nr
+        with b.loop(columns[0], columns[1]) as loop:
+            col = b.mul(loop.index, nr)
+            left = b.sub(self.kernel.n, col)
+
+            def strip(width: int, offset: Value, ragged: bool) -> None:
+                place = Place(
+                    loop.index, offset, b.add(col, offset), b.sub(left, offset), width, ragged
+                )
+                self.down(block, rows, place)
+
+            start, edge = const(I64, 0), nr - step
+            if edge == 0 or schedule.edge == "whole":
+                strip(nr, start, True)
+            else:
+                with b.if_(b.cmp("sgt", left, edge)) as branch:
+                    strip(nr, start, False)
+                with branch.otherwise(), b.loop(0, left, step) as narrow:
+                    strip(step, narrow.index, False)
+
+    def down(self, block: Block, rows: tuple[Value, Value], here: Place) -> None:
+        """The tiles of one strip of columns: mr rows at a time, then the last `tail` by `tail`."""
+        b, kernel, mr = self.b, self.kernel, self.schedule.mr
+        full = b.udiv(kernel.m, mr)
+        with b.loop(rows[0], b.smin(rows[1], full)) as loop:
+            self.tile(block, here, b.mul(loop.index, mr), mr, True)
+        if mr > 1:  # only the block that holds the last panel has rows left
+            start = b.mul(b.smax(rows[0], full), mr)
+            end = b.smin(b.mul(rows[1], mr), kernel.m)
+            with b.loop(start, end, self.schedule.tail) as loop:
+                self.tile(block, here, loop.index, self.schedule.tail, False)
+
+    def tile(self, block: Block, here: Place, row: Value, height: int, full: bool) -> None:
+        """One register tile at (row, here.col)."""
+        b, kernel, mr, acc = self.b, self.kernel, self.schedule.mr, self.nest.acc
+        here = replace(here, row=row)
+        rows = [b.add(row, i) for i in range(height)]
+        read = rows if full else [b.smin(r, b.sub(kernel.m, 1)) for r in rows]
+        if self.schedule.kind == "inner":
+            cols = [b.add(here.col, j) for j in range(here.width)]
+            values = inner_tile(kernel, block, self.a, self.bs, read, cols)
+        else:
+            at_a = at_b = None
+            if self.a_panel is not None:
+                panel = b.udiv(row, mr)
+                at_a = b.gep(acc, self.a_panel(panel), b.sub(row, b.mul(panel, mr)))
+            if self.b_panel is not None:
+                at_b = b.gep(acc, self.b_panel(here.panel), here.offset)
+            left = source_a(kernel, block, self.a, at_a, read, full)
+            right = source_b(kernel, block, self.bs, at_b, here)
+            vectors = here.width // self.schedule.lanes
+            values = outer_tile(kernel, block, left, right, height, vectors)
+        self.finish(block, values, here, rows, full)
+
+
+def emit_main(nest: Nest) -> str:
+    """The kernel over blocks of C."""
+    return _Main(nest).emit()
+
+
+def emit_reduce(nest: Nest) -> str:
+    """Add the partial sums of every split in order, then the epilogue; a task is a row panel."""
+    kernel = Kernel(nest, "_sum")
+    b, schedule, acc = kernel.b, nest.schedule, nest.acc
+    store = nest.out.open(b, kernel.slots, kernel.params)
+    partial, splits = kernel.workspace(nest.partial_slot), kernel.size(SPLITS)
+    lanes = schedule.lanes if schedule.kind == "outer" else 1
+    wide, size = vec(acc, lanes), schedule.mr * schedule.nr
+    tiles = b.mul(kernel.panels, kernel.columns)
+    stride = b.mul(b.mul(kernel.batch, tiles), size)
+    with b.loop(kernel.lo, kernel.hi) as task:
+        batch = b.udiv(task.index, kernel.panels)
+        first = b.mul(b.urem(task.index, kernel.panels), schedule.mr)
+        rows = b.smin(b.sub(kernel.m, first), schedule.mr)
+        tile_row = b.gep(acc, partial, b.mul(b.mul(task.index, kernel.columns), size))
+        with b.loop(0, rows) as row, b.loop(0, kernel.n, lanes) as col:
+            panel = b.udiv(col.index, schedule.nr)
+            inside = b.sub(col.index, b.mul(panel, schedule.nr))
+            offset = b.add(b.mul(panel, size), b.add(b.mul(row.index, schedule.nr), inside))
+            at = b.gep(acc, tile_row, offset)
+            with b.loop(0, splits, carried=[zero(wide), at]) as loop:
+                total, here = loop.carried
+                loop.next(b.add(total, b.load(wide, here)), b.gep(acc, here, stride))
+            mask = None if lanes == 1 else b.first_lanes(b.sub(kernel.n, col.index), lanes)
+            store(b, batch, b.add(first, row.index), col.index, loop.results[0], "col", mask)
+    b.ret()
+    return kernel.text()

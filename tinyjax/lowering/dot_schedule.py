@@ -1,0 +1,294 @@
+"""Which nest a DOT gets: target facts, the schedule, the heuristic, the run-time parameters.
+
+A `DotSchedule` has two kinds of entries. Compiled in: kind, swap, lanes, mr, nr, tail, edge,
+unroll, packing, and whether K is split. Read at run time from the step's parameters (`dot_params`):
+everything that depends on sizes, so one object serves every shape. Only kc and split_k change the
+order of summation and neither depends on the number of threads; mc and nc only cut work into tasks.
+
+Source of the blocking: Goto and van de Geijn 2008; BLIS (Van Zee and van de Geijn 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import numpy as np
+
+from tinyjax.lowering.dot_operands import Epilogue, Operand, transposed
+
+Packing = Literal["none", "task", "step"]
+Kind = Literal["outer", "inner"]
+Edge = Literal["whole", "narrow"]
+
+
+@dataclass(frozen=True, slots=True)
+class DotTarget:
+    """What the nest needs to know of a processor."""
+
+    vector_bytes: int = 64
+    registers: int = 32
+    fma: bool = True
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 1 << 20
+
+    def lanes(self, accumulate: np.dtype) -> int:
+        """Elements of the accumulator type in one register."""
+        return self.vector_bytes // accumulate.itemsize
+
+
+def dot_target(features: Collection[str], architecture: str = "x86_64") -> DotTarget:
+    """The target by LLVM feature names that are on, e.g. {"avx512f", "fma"}."""
+    if architecture != "x86_64":
+        return DotTarget(vector_bytes=16, registers=32, fma=True)
+    if "avx512f" in features and "avx512vl" in features:
+        return DotTarget(64, 32, True)
+    if "avx2" in features and "fma" in features:
+        return DotTarget(32, 16, True)
+    return DotTarget(16, 16, False)
+
+
+@dataclass(frozen=True, slots=True)
+class DotSchedule:
+    """How one DOT runs; `str()` is the printable list, `parse` its inverse.
+
+    kind      outer: a tile of mr rows x nr columns, broadcast A times vectors of B;
+              inner: the same tile, each element a vector of partial sums along K.
+    swap      compute C^T = B^T A^T instead, so that mr, mc belong to columns of C.
+    lanes     elements per vector.
+    mr, nr    register tile, in elements.
+    tail      height of the tile for the last rows of a matrix (divides mr).
+    edge      the last columns: a whole tile with masks, or narrow tiles of one vector (more code).
+    unroll    vectors along K per iteration of the inner kind, each with sums of its own.
+    pack_a/b  none: operands are read where they lie; task: each task packs its block into its own
+              scratch; step: a kernel of its own packs everything first.
+    mc, nc    rows and columns of a task's block, at most.
+    kc        elements of K between visits to the partial sums; 0: sums stay in registers.
+    split_k   elements of K per task; partial sums are added by a kernel of its own. 0: not split.
+    """
+
+    kind: Kind
+    swap: bool
+    lanes: int
+    mr: int
+    nr: int
+    tail: int
+    edge: Edge
+    unroll: int
+    pack_a: Packing
+    pack_b: Packing
+    mc: int
+    nc: int
+    kc: int
+    split_k: int = 0
+
+    def __str__(self) -> str:
+        return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+    @staticmethod
+    def parse(text: str) -> DotSchedule:
+        """Read what `str` printed."""
+        words = dict(word.split("=") for word in text.split())
+        plain = {"True": True, "False": False}
+        typed = {
+            name: int(word) if word.isdigit() else plain.get(word, word)
+            for name, word in words.items()
+        }
+        return DotSchedule(**typed)  # type: ignore[arg-type]
+
+    def compiled(self) -> str:
+        """The entries that are in the object code: part of its cache key."""
+        kept = replace(self, mc=0, nc=0, kc=int(self.kc > 0), split_k=int(self.split_k > 0))
+        return str(kept)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors across the tile."""
+        return max(1, self.nr // self.lanes)
+
+
+# ------------------------------------------------------------------------------------- parameters
+
+BATCH, M, N, K, ROW_BLOCKS, COL_BLOCKS, K_BLOCK, K_SPLIT, SPLITS = range(9)
+DOT_PARAMS = 12  # strides and whatever the callbacks need start here
+
+
+def ceil_div(x: int, y: int) -> int:
+    """x / y rounded up."""
+    return -(-x // y)
+
+
+def round_up(x: int, y: int) -> int:
+    """The least multiple of y that is at least x."""
+    return ceil_div(x, y) * y
+
+
+def k_align(schedule: DotSchedule) -> int:
+    """Blocks of K start at multiples of this: a packing transpose writes `lanes` rows at once."""
+    return schedule.lanes
+
+
+def dot_params(schedule: DotSchedule, batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
+    """The first `DOT_PARAMS` int64 of a step's parameters; the caller's own follow."""
+    if schedule.swap:
+        m, n = n, m
+    panels, columns = ceil_div(m, schedule.mr), ceil_div(n, schedule.nr)
+    align = k_align(schedule)
+    part = min(k, schedule.split_k) if schedule.split_k else k
+    part = round_up(max(part, 1), align)
+    blocks = max(1, ceil_div(part, schedule.kc)) if schedule.kc else 1
+    values = [0] * DOT_PARAMS
+    values[BATCH], values[M], values[N], values[K] = batch, m, n, k
+    values[ROW_BLOCKS] = ceil_div(panels, max(1, schedule.mc // schedule.mr))
+    values[COL_BLOCKS] = ceil_div(columns, max(1, schedule.nc // schedule.nr))
+    values[K_BLOCK] = round_up(ceil_div(part, blocks), align)
+    values[K_SPLIT] = part
+    values[SPLITS] = ceil_div(k, part) if schedule.split_k else 1
+    return tuple(values)
+
+
+# -------------------------------------------------------------------------------------- heuristic
+
+SKINNY = 4  # rows (or columns) up to which a long operand is only streamed, never packed
+STRIP = 8  # vectors across the tile of one row: enough chains to hide the latency of an FMA
+STREAMED_ROWS = 16  # of B at a time when it comes from memory: streams and pages that stay open
+INNER_LIMIT, INNER_LEAST_K = 12, 64  # A B^T with this few rows: packing B costs as much as using it
+INNER_SUMS, INNER_ROWS = 16, 8  # accumulators of an inner tile; streams one core prefetches well
+K_BLOCK_BYTES = 2048  # kc: a panel of 4 packed vectors is 128 KiB, an eighth of L2
+ROW_BLOCK, COLUMN_BLOCK = 96, 1024  # mc, nc
+UNPACKED_B_BYTES = 1 << 20  # B is read in place below this: measured 115 against 110 GFLOP/s at
+# 128x784x512; at 1024x1024, where its rows lie 4 KiB apart, 98 against 105
+WORK_PER_TASK = 1 << 19  # multiply-adds: about 10 us, twice the cost of a parallel launch
+STREAMED_PER_TASK = 1 << 16  # the same where every multiply-add costs a load from memory
+TASKS_PER_THREAD = 3  # so that waiting for the last chunk costs at most a third of a share
+SPLIT_TILES, SPLIT_MIN = 16, 4096  # K is split if there are this few tiles and K is that long
+
+# Register tiles by vectors across: (rows, rows at the bottom edge). Measured on Zen 4, 1024^3:
+# 6 x 4 vectors 109 GFLOP/s, 8 x 3 and 12 x 2 107; with A read in place 6 x 4 wins by more.
+TILES = {1: (12, 4), 2: (12, 4), 3: (8, 4), 4: (6, 2)}
+TILES_16_REGISTERS = {1: (6, 2), 2: (6, 2)}
+
+
+def choose_schedule(
+    target: DotTarget,
+    accumulate: np.dtype,
+    a: Operand,
+    b: Operand,
+    out: Epilogue,
+    *,
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    threads: int = 1,
+) -> DotSchedule:
+    """The schedule for one shape (or a typical one, where sizes are symbolic).
+
+    `threads` changes how the work is cut (mc, nc), never the order of summation.
+    """
+    along_k = (b.unit == "row", a.unit == "col")
+    short, long = min(m, n), along_k[0 if n > m else 1]
+    # A very short operand may be gathered; otherwise both must lie along K.
+    inner = short <= SKINNY and long
+    inner = inner or (short <= INNER_LIMIT and k >= INNER_LEAST_K and all(along_k))
+    if inner:
+        swap = n > m
+    elif short <= SKINNY:
+        swap = n < m or (n == m and b.unit != "col")
+    else:
+        swap = out.axis == "row"
+    if swap:
+        a, b, m, n = transposed(b), transposed(a), n, m
+    if inner:
+        schedule = _inner(target, accumulate, m, n)
+    elif m <= SKINNY and b.unit == "col":
+        schedule = _skinny(target, accumulate, m, n, k)
+    else:
+        schedule = _packed(target, accumulate, a, b, m, n, k)
+    tiles = batch * ceil_div(m, schedule.mr) * ceil_div(n, schedule.nr)
+    if k >= SPLIT_MIN and 0 < tiles <= SPLIT_TILES:
+        streamed = schedule.pack_b == "none"
+        split = STREAMED_PER_TASK // (schedule.mr * schedule.nr) if streamed else SPLIT_MIN
+        schedule = replace(schedule, split_k=max(SPLIT_MIN // 2, split))
+    return _cut(replace(schedule, swap=swap), batch, m, n, k, threads)
+
+
+def _inner(target: DotTarget, accumulate: np.dtype, m: int, n: int) -> DotSchedule:
+    """Few columns, rows contiguous along K: no packing, vectors along K."""
+    lanes = target.lanes(accumulate)
+    nr = min(max(n, 1), SKINNY)
+    sums = min(INNER_SUMS, target.registers // 2)
+    mr = min(INNER_ROWS, max(1, sums // nr), m)
+    mr = 1 << max(mr, 1).bit_length() - 1
+    unroll = max(1, INNER_ROWS // (mr * nr))
+    return DotSchedule(
+        "inner", False, lanes, mr, nr, 1, "narrow", unroll, "none", "none", ROW_BLOCK, 1 << 30, 0
+    )
+
+
+def _skinny(target: DotTarget, accumulate: np.dtype, m: int, n: int, k: int) -> DotSchedule:
+    """Few rows, B contiguous along columns: B is streamed once, in place."""
+    lanes = target.lanes(accumulate)
+    mr = max(m, 1)
+    vectors = max(1, min(STRIP, ceil_div(n, lanes), (target.registers - 4) // (2 * mr)))
+    kc = STREAMED_ROWS if n * k * accumulate.itemsize > target.l2_bytes else 0
+    return DotSchedule(
+        "outer", False, lanes, mr, vectors * lanes, 1, "narrow", 1, "none", "none",
+        mr, 1 << 30, kc,
+    )  # fmt: skip
+
+
+def _packed(
+    target: DotTarget, accumulate: np.dtype, a: Operand, b: Operand, m: int, n: int, k: int
+) -> DotSchedule:
+    """The general product; packing where an operand does not lie as the tile wants it."""
+    lanes, size = target.lanes(accumulate), accumulate.itemsize
+    tiles = TILES if target.registers >= 32 else TILES_16_REGISTERS
+    vectors = min(max(tiles), ceil_div(max(n, 1), lanes))
+    mr, tail = tiles[vectors]
+    if m < mr:
+        mr = max(tail, round_up(m, tail))
+    nr = vectors * lanes
+    small = n * k * size <= UNPACKED_B_BYTES
+    mc, nc = round_up(ROW_BLOCK, mr), COLUMN_BLOCK
+    pack_b: Packing = "step"
+    if b.unit == "col" and ((b.cheap and small) or m <= mr):
+        pack_b = "none"
+    elif small and not b.shared and m <= 2 * ROW_BLOCK:
+        pack_b = "task"
+        mc, nc = round_up(max(m, 1), mr), round_up(max(n, 1), nr)
+    pack_a: Packing = "none" if a.cheap else "task"
+    if a.costly and n > nc:
+        pack_a = "step"
+    kc = K_BLOCK_BYTES // size
+    if k <= kc or (pack_a == "none" and pack_b == "none"):
+        kc = 0
+    ragged = 0 < n % nr <= nr - lanes and n < 8 * nr
+    edge: Edge = "narrow" if ragged else "whole"
+    return DotSchedule("outer", False, lanes, mr, nr, tail, edge, 1, pack_a, pack_b, mc, nc, kc)
+
+
+def _cut(schedule: DotSchedule, batch: int, m: int, n: int, k: int, threads: int) -> DotSchedule:
+    """Shrink nc, then mc, until every thread finds `TASKS_PER_THREAD` tasks of worthwhile size."""
+    streamed = schedule.kind == "inner" or schedule.pack_a == "none"
+    least = STREAMED_PER_TASK if streamed else WORK_PER_TASK
+    wanted = min(TASKS_PER_THREAD * threads, batch * m * n * k // least)
+    if threads == 1:
+        wanted = 1
+
+    def tasks(mc: int, nc: int) -> int:
+        blocks = ceil_div(max(m, 1), mc) * ceil_div(max(n, 1), nc)
+        splits = ceil_div(max(k, 1), schedule.split_k) if schedule.split_k else 1
+        return max(batch, 1) * blocks * splits
+
+    mr, nr = schedule.mr, schedule.nr
+    mc = min(schedule.mc, round_up(max(m, 1), mr))
+    nc = min(schedule.nc, round_up(max(n, 1), nr))
+    in_cache = schedule.pack_b == "task" or (streamed and not schedule.kc)
+    smallest = nr if in_cache else 8 * nr
+    while tasks(mc, nc) < wanted and nc > smallest:
+        nc = max(smallest, round_up(nc // 2, nr))
+    while tasks(mc, nc) < wanted and mc > mr:
+        mc = max(mr, round_up(mc // 2, mr))
+    return replace(schedule, mc=mc, nc=nc)

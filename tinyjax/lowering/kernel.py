@@ -1,0 +1,47 @@
+"""What a kernel is to the program builder, whatever generator makes its code."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tinyjax.lowering.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One native function `void k(slots, dims, lo, hi)` and the call of it.
+
+    Its slots are those of the kernel, then one per entry of `scratch` (bytes each), then, if there
+    are `params`, the address of these int64.
+    """
+
+    ir_text: str
+    passes: Literal["vector", "scalar"]
+    total: int
+    chunk: int
+    scratch: tuple[int, ...] = ()
+    params: tuple[int, ...] = ()
+    cycles: float = 0.0
+
+
+class Kernel(ABC):
+    """Hashable; equal kernels are compiled once. Slots: outputs first, then inputs."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def title(self) -> str:
+        """A short name for listings."""
+
+    @abstractmethod
+    def codes(self, target: Target) -> list[Code]:
+        """The native functions, called in this order."""
+
+    @abstractmethod
+    def interpret(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+        """Run on arrays, without native code."""

@@ -1,0 +1,368 @@
+"""Stage 2 -> stage 3: which loops a kernel has, in which order, and where every node is computed.
+
+The result is a `Nest`: an ordered list of lines, where a line is a node (compute it here), a `Loop`
+with lines of its own, an `Accumulate` (one step of a FOLD) or a `Write` (a STORE). Rules:
+
+* A node stands at the deepest loop it depends on, before the first loop or line that needs it.
+* A FOLD stands where the ranges it depends on are open, no deeper; its loops come before its users.
+* Folds and stores that are ready and start with the same range share one loop (a *sweep*); a fold
+  that needs another fold's result starts the next sweep.
+* A store's loops are its END's in order, except that the range of a PREFIX is innermost. A fold's
+  ranges are ordered by stride, the smallest innermost.
+* A LOAD of a buffer that the kernel writes is not moved out of the loops that write it.
+
+Which loop is a vector, how often it is unrolled and how tasks split the nest is `schedule.py`'s
+decision, recorded on the loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tinyjax.core.ops import Op
+from tinyjax.core.uop import UOp, const_value, toposort
+from tinyjax.lowering.indexing import Indexing
+from tinyjax.lowering.registers import INT64
+
+UNPLACED = frozenset({Op.CONST, Op.RANGE, Op.PARAM})
+"""Never lines: constants and loop variables are made where they are used."""
+
+
+def extent(node: UOp) -> int:
+    """Number of iterations of a RANGE."""
+    return int(const_value(node.src[0]))
+
+
+def ranges_of(node: UOp) -> list[UOp]:
+    """The ranges that an END or FOLD closes."""
+    first = 1
+    if node.op is Op.FOLD and node.arg in ("argmax", "argmin"):
+        first = 2
+    return [s for s in node.src[first:] if s.op is Op.RANGE]
+
+
+def fold_operands(node: UOp) -> tuple[UOp, ...]:
+    """The value (and index) that a FOLD accumulates."""
+    return node.src[:2] if node.arg in ("argmax", "argmin") else node.src[:1]
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """`for range`, `lanes` iterations per vector, `copies` vectors (or scalars) per step."""
+
+    range: UOp
+    lines: list[Line] = field(default_factory=list)
+    lanes: int = 1
+    copies: int = 1
+    starts: list[UOp] = field(default_factory=list)  # folds whose outermost loop this is
+    carries: list[UOp] = field(default_factory=list)  # folds and prefixes accumulated inside
+    indexes: list[UOp] = field(default_factory=list)  # INDEX nodes used inside
+
+    @property
+    def extent(self) -> int:
+        """Number of iterations."""
+        return extent(self.range)
+
+    @property
+    def kind(self) -> str:
+        """loop, reduce or serial."""
+        return str(self.range.arg[1])
+
+    @property
+    def bit(self) -> int:
+        """The range's bit in `Nest.free`."""
+        return 1 << self.range.arg[0]
+
+
+@dataclass(eq=False, slots=True)
+class Accumulate:
+    """One step of a FOLD."""
+
+    fold: UOp
+
+
+@dataclass(eq=False, slots=True)
+class Write:
+    """One STORE."""
+
+    store: UOp
+
+
+Line = UOp | Loop | Accumulate | Write
+
+
+@dataclass(eq=False, slots=True)
+class _Task:
+    """A fold or store still to be placed, with the loops it needs that are not open yet."""
+
+    node: UOp
+    roots: tuple[UOp, ...]
+    ranges: tuple[UOp, ...]
+
+
+class Nest:
+    """The lines of a kernel and what was found out about its nodes."""
+
+    def __init__(self, sink: UOp) -> None:
+        self.sink = sink
+        self.order = toposort([sink])
+        self.indexing = Indexing()
+        self.written = {end.src[0].src[0].src[0] for end in sink.src}
+        self.free = self._free_ranges()
+        self._children: dict[UOp, tuple[UOp, ...]] = {}
+        self.prefixes = [n for n in self.order if n.op is Op.PREFIX]
+        tasks = []
+        for end in sink.src:
+            store = end.src[0]
+            ranges = self._store_order(ranges_of(end), store)
+            tasks.append(_Task(store, store.src, ranges))
+        self.lines = self._block(0, tasks, frozenset())
+        self._place(self.lines, 0, set())
+        self._note(self.lines)
+
+    # --- facts ---------------------------------------------------------------------------------------
+
+    def _free_ranges(self) -> dict[UOp, int]:
+        """Bit set of the ranges each node depends on (bit = id); FOLD and END close theirs."""
+        written: dict[UOp, int] = {}
+        for end in self.sink.src:
+            buffer = end.src[0].src[0].src[0]
+            for r in ranges_of(end):
+                written[buffer] = written.get(buffer, 0) | 1 << r.arg[0]
+        free: dict[UOp, int] = {}
+        for node in self.order:
+            found = 1 << node.arg[0] if node.op is Op.RANGE else 0
+            for s in node.src:
+                found |= free[s]
+            if node.op is Op.FOLD or node.op is Op.END:
+                for r in ranges_of(node):
+                    found &= ~(1 << r.arg[0])
+            elif node.op is Op.LOAD:
+                found |= written.get(node.src[0].src[0], 0)
+            free[node] = found
+        return free
+
+    def _store_order(self, ranges: Sequence[UOp], store: UOp) -> tuple[UOp, ...]:
+        """The END's order with the ranges of prefixes innermost."""
+        inner = [p.src[1] for p in self.prefixes if p.src[1] in ranges]
+        if not inner:
+            return tuple(ranges)
+        reached = set(toposort([store]))
+        inner = [p.src[1] for p in self.prefixes if p in reached]
+        return tuple([r for r in ranges if r not in inner] + [r for r in ranges if r in inner])
+
+    def _fold_order(self, fold: UOp) -> tuple[UOp, ...]:
+        """Ranges by falling stride; argmax keeps its order, in which the index rises."""
+        ranges = ranges_of(fold)
+        if len(ranges) < 2 or fold.arg in ("argmax", "argmin"):
+            return tuple(ranges)
+        stride = dict.fromkeys(ranges, 1 << 62)
+        for node in toposort([fold]):
+            if node.op is Op.INDEX:
+                for atom, c in self.indexing.linear(node.src[1])[1].items():
+                    if atom in stride:
+                        stride[atom] = min(stride[atom], abs(c))
+        return tuple(sorted(ranges, key=lambda r: -stride[r]))
+
+    def children(self, node: UOp) -> tuple[UOp, ...]:
+        """What must be computed before a node; an INDEX needs its condition and opaque atoms."""
+        found = self._children.get(node)
+        if found is None:
+            if node.op is Op.FOLD:
+                found = ()
+            elif node.op is Op.INDEX:
+                atoms = self.indexing.linear(node.src[1])[1]
+                found = tuple(a for a in (*atoms, *node.src[2:]) if a.op not in UNPLACED)
+            else:
+                found = tuple(s for s in node.src if s.op not in UNPLACED)
+            self._children[node] = found
+        return found
+
+    # --- loops ---------------------------------------------------------------------------------------
+
+    def _folds_here(self, tasks: Iterable[_Task], open_mask: int, done: frozenset[UOp]) -> list[UOp]:
+        """Folds that the tasks need, that depend on open ranges only and are not available yet."""
+        found: list[UOp] = []
+        seen: set[UOp] = set()
+        stack = [r for t in tasks for r in reversed(t.roots)]
+        while stack:
+            node = stack.pop()
+            if node in seen or node in done:
+                continue
+            seen.add(node)
+            if node.op is Op.FOLD and not self.free[node] & ~open_mask:
+                found.append(node)
+            stack.extend(node.src)
+        return found
+
+    def _needs(self, task: _Task, folds: Sequence[UOp]) -> set[UOp]:
+        """Which of `folds` a task's value is computed from."""
+        wanted, found, seen = set(folds), set[UOp](), set[UOp]()
+        stack = list(task.roots)
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node in wanted:
+                found.add(node)
+            stack.extend(node.src)
+        return found
+
+    def _block(self, open_mask: int, tasks: list[_Task], done: frozenset[UOp]) -> list[Line]:
+        """Loops and steps for these tasks inside the open ranges, without the nodes yet."""
+        own = {t.node for t in tasks}
+        folds = [f for f in self._folds_here(tasks, open_mask, done) if f not in own]
+        extra = [_Task(f, fold_operands(f), self._fold_order(f)) for f in folds]
+        waiting = extra[::-1] + tasks
+        needs = {t.node: self._needs(t, folds) for t in waiting} if folds else {}
+        lines: list[Line] = []
+        finished: set[UOp] = set()
+        while waiting:
+            ready = [t for t in waiting if needs.get(t.node, finished) <= finished]
+            first = next((t for t in ready if t.node.op is Op.FOLD and t.ranges), ready[0])
+            if not first.ranges:
+                step = Accumulate(first.node) if first.node.op is Op.FOLD else Write(first.node)
+                lines.append(step)
+                group = [first]
+            else:
+                at = first.ranges[0]
+                group = [t for t in ready if t.ranges and t.ranges[0] is at]
+                loop = Loop(at)
+                loop.starts = [t.node for t in group if t.node.op is Op.FOLD and t.node in folds]
+                inner = [_Task(t.node, t.roots, t.ranges[1:]) for t in group]
+                mask = open_mask | 1 << at.arg[0]
+                loop.lines = self._block(mask, inner, done | finished)
+                lines.append(loop)
+            for t in group:
+                waiting.remove(t)
+                if t.node in folds:
+                    finished.add(t.node)
+        return lines
+
+    # --- nodes ---------------------------------------------------------------------------------------
+
+    def _place(self, lines: list[Line], open_mask: int, placed: set[UOp]) -> None:
+        """Insert each node before the first line that needs it, at the outermost legal level."""
+        out: list[Line] = []
+        here: set[UOp] = set()
+        for line in lines:
+            for node in self._frontier(line, open_mask, placed, here):
+                out.append(node)
+            out.append(line)
+        lines[:] = out
+        placed |= here
+        for line in lines:
+            if isinstance(line, Loop):
+                self._place(line.lines, open_mask | line.bit, placed)
+        placed -= here
+
+    def _frontier(
+        self, line: Line, open_mask: int, placed: set[UOp], here: set[UOp]
+    ) -> list[UOp]:
+        """Nodes that `line` needs and that can be computed where only `open_mask` is open."""
+        found: list[UOp] = []
+        seen: set[UOp] = set()
+        stack: list[UOp] = list(reversed(self._roots(line)))
+        while stack:
+            node = stack[-1]
+            if node in seen or node in placed or node in here or node.op in UNPLACED:
+                stack.pop()
+                continue
+            pending = [c for c in self.children(node) if c not in seen and c not in placed
+                       and c not in here]  # fmt: skip
+            if pending:
+                stack.extend(reversed(pending))
+                continue
+            stack.pop()
+            seen.add(node)
+            if not self.free[node] & ~open_mask and node.op not in (Op.FOLD, Op.INDEX):
+                here.add(node)
+                found.append(node)
+        return found
+
+    def _roots(self, line: Line) -> list[UOp]:
+        """Values that the steps inside a line evaluate."""
+        if isinstance(line, Loop):
+            return [r for inner in line.lines for r in self._roots(inner)]
+        if isinstance(line, Accumulate):
+            return list(fold_operands(line.fold))
+        if isinstance(line, Write):
+            return list(line.store.src)
+        return [line]
+
+    def _note(self, lines: Sequence[Line]) -> tuple[list[UOp], list[UOp]]:
+        """Fill `carries` and `indexes` of the loops; returns those of `lines`."""
+        carried: dict[UOp, None] = {}
+        indexes: dict[UOp, None] = {}
+        for line in lines:
+            if isinstance(line, Loop):
+                inner, used = self._note(line.lines)
+                line.carries, line.indexes = inner, used
+                started = set(line.starts)
+                for f in inner:
+                    if f not in started and not (f.op is Op.PREFIX and f.src[1] is line.range):
+                        carried[f] = None
+                indexes.update(dict.fromkeys(used))
+            elif isinstance(line, Accumulate):
+                carried[line.fold] = None
+            elif isinstance(line, Write):
+                indexes[line.store.src[0]] = None
+            elif line.op is Op.LOAD:
+                indexes[line.src[0]] = None
+            elif line.op is Op.PREFIX:
+                carried[line] = None
+        return list(carried), list(indexes)
+
+    # --- text ----------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The ordered list, one line each, indented by loop."""
+        names: dict[UOp, str] = {}
+
+        def name(node: UOp) -> str:
+            if node.op is Op.CONST:
+                return str(const_value(node))
+            if node.op is Op.RANGE:
+                return f"r{node.arg[0]}"
+            if node.op is Op.PARAM:
+                return f"slot{node.arg[0]}"
+            if node.op is Op.INDEX:
+                constant, terms = self.indexing.linear(node.src[1])
+                parts = [name(a) if c == 1 else f"{name(a)}*{c}" for a, c in terms.items()]
+                if constant or not parts:
+                    parts.append(str(constant))
+                gate = f" if {name(node.src[2])}" if len(node.src) > 2 else ""
+                return f"{name(node.src[0])}[{' + '.join(parts)}{gate}]"
+            if node not in names:
+                names[node] = f"v{len(names)}"
+            return names[node]
+
+        out: list[str] = []
+
+        def show(lines: Sequence[Line], indent: str) -> None:
+            for line in lines:
+                if isinstance(line, Loop):
+                    width = f" lanes={line.lanes}" if line.lanes > 1 else ""
+                    width += f" copies={line.copies}" if line.copies > 1 else ""
+                    out.append(f"{indent}for {name(line.range)} in {line.extent} {line.kind}{width}:")
+                    show(line.lines, indent + "  ")
+                elif isinstance(line, Accumulate):
+                    inside = ", ".join(name(s) for s in fold_operands(line.fold))
+                    out.append(f"{indent}{name(line.fold)} {line.fold.arg}= {inside}")
+                elif isinstance(line, Write):
+                    out.append(f"{indent}{name(line.store.src[0])} = {name(line.store.src[1])}")
+                else:
+                    arg = "" if line.arg is None else f" {line.arg}"
+                    inside = " ".join(name(s) for s in line.src)
+                    kind = line.aval.str_short() if hasattr(line.aval, "dtype") else "tuple"
+                    out.append(f"{indent}{name(line)}: {kind} = {line.op.name.lower()}{arg} {inside}")
+
+        show(self.lines, "")
+        return "\n".join(out)
+
+
+def is_index(node: UOp) -> bool:
+    """An int64 scalar: index arithmetic, which may be held in 32-bit lanes."""
+    return node.aval.dtype == INT64
