@@ -55,7 +55,7 @@ def cache_environment(folder: str) -> dict[str, str]:
     """All that the peers cache on disk goes to `folder`."""
     return environment(
         XDG_CACHE_HOME=folder,
-        TINYJAX_COMPILATION_CACHE_DIR=f"{folder}/tinyjax",
+        TINYJAX_CACHE_DIR=f"{folder}/tinyjax",
         TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor",
         CACHEDB=f"{folder}/tinygrad.db",
     )
@@ -86,16 +86,14 @@ class Worker:
         except BrokenPipeError:
             line = ""
         if not line:
-            status = self.process.wait()
-            self.process = None
+            self.process.communicate()
+            status, self.process = self.process.returncode, None
             return {"error": f"the process ended with status {status}"}
         return json.loads(line)
 
     def stop(self) -> None:
         if self.process is not None:
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            self.process.wait()
+            self.process.communicate()  # closes its standard input, which ends it
             self.process = None
 
 

@@ -1,4 +1,4 @@
-"""The benchmark harness measures, compares with float64, and tells a wrong result from a slow one."""
+"""The benchmark harness: it measures, and tells a wrong result from a slow one."""
 
 from __future__ import annotations
 

@@ -228,6 +228,12 @@ def inverse_of(function: Function) -> Function:
     return lambda x: 1 / function(x)
 
 
+def stirling_rest(x: Real) -> Real:
+    """What Stirling's formula for lgamma lacks, times x."""
+    return (mp.loggamma(x) - (x - mp.mpf(1) / 2) * mp.log(x) + x - mp.log(2 * mp.pi) / 2) * x
+
+
+DIGAMMA_ROOT = mp.findroot(mp.digamma, 1.46163)
 SLACK = 1 + mp.mpf(2) ** -8
 """Ranges are widened by this: the rounded quotient of a reduction is off by a little."""
 HALF_LN2 = mp.log(2) / 2 * SLACK
@@ -382,6 +388,41 @@ FITS: dict[str, Fit] = {
         "erfinv(x) = x * P(sqrt(w) - 5), 16 <= w <= 36.05",
         split=True,
     ),
+    "LGAMMA_ONE": Fit(
+        lambda y: mp.loggamma(1 + y) / y,
+        lambda y: y / mp.loggamma(1 + y),
+        (mp.mpf(-0.5), mp.mpf(0.5)),
+        (13, 28),
+        "lgamma(1 + y) = y * P(y), |y| <= 1/2",
+    ),
+    "LGAMMA_TWO": Fit(
+        lambda y: mp.loggamma(2 + y) / y,
+        lambda y: y / mp.loggamma(2 + y),
+        (mp.mpf(-0.5), mp.mpf(2)),
+        (13, 26),
+        "lgamma(2 + y) = y * P(y), -1/2 <= y <= 2",
+    ),
+    "LGAMMA_LARGE": Fit(
+        lambda z: stirling_rest(1 / mp.sqrt(z)),
+        lambda z: mp.sqrt(z) / mp.loggamma(1 / mp.sqrt(z)),
+        (mp.mpf(10) ** -9, mp.mpf(1) / 16),
+        (3, 9),
+        "lgamma(x) = (x - 1/2)(log(x) - 1) + log(2 pi)/2 - 1/2 + P(1/x**2)/x, x >= 4",
+    ),
+    "DIGAMMA": Fit(
+        lambda u: mp.digamma(u + 1.5) / (u + 1.5 - DIGAMMA_ROOT),
+        lambda u: (u + 1.5 - DIGAMMA_ROOT) / mp.digamma(u + 1.5),
+        (mp.mpf(-0.5), mp.mpf(0.5)),
+        (10, 22),
+        "digamma(x) = (x - root) * P(x - 3/2), 1 <= x <= 2",
+    ),
+    "DIGAMMA_LARGE": Fit(
+        lambda z: (mp.log(1 / mp.sqrt(z)) - mp.sqrt(z) / 2 - mp.digamma(1 / mp.sqrt(z))) / z,
+        lambda z: z / mp.digamma(1 / mp.sqrt(z)),
+        (mp.mpf(10) ** -9, mp.mpf(1) / 9),
+        (4, 12),
+        "digamma(x) = log(x) - 1/(2x) - P(1/x**2)/x**2, x >= 3",
+    ),
     "CBRT_SEED": Fit(
         lambda m: m ** (-mp.mpf(1) / 3),
         lambda m: m ** (mp.mpf(1) / 3),
@@ -400,6 +441,7 @@ CONSTANTS: dict[str, tuple[Real, int, str]] = {
     "PI": (mp.pi, 3, "pi"),
     "HALF_PI": (mp.pi / 2, 3, "pi/2"),
     "HALF_ROOT_PI": (mp.sqrt(mp.pi) / 2, 2, "sqrt(pi)/2"),
+    "DIGAMMA_ROOT": (DIGAMMA_ROOT, 2, "the positive zero of digamma"),
     "INV_PI": (1 / mp.pi, 1, "1/pi"),
 }
 INV_PI_BITS = 1216

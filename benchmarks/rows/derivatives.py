@@ -59,13 +59,12 @@ def jax_per_example(jax, w1, w2, x, y):
 
 
 def torch_per_example(torch, w1, w2, x, y):
-    def loss(params, x, y):
+    def loss(params, x, one_hot):
         w1, w2 = params
-        one_hot = torch.nn.functional.one_hot(y, 10)
         return -(torch.log_softmax(torch.tanh(x @ w1) @ w2, -1) * one_hot).sum()
 
     per_example = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
-    return per_example((w1, w2), x, y.long())
+    return per_example((w1, w2), x, torch.nn.functional.one_hot(y.long(), 10))
 
 
 def numpy_per_example(w1, w2, x, y):

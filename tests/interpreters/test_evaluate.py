@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cmath
+import functools
 import warnings
 from typing import Any
 
@@ -163,6 +165,9 @@ def assert_same(y: np.ndarray, r: np.ndarray, *operands: np.ndarray, exact: bool
     if not dtypes.is_inexact(y.dtype):
         np.testing.assert_array_equal(y, r)
         return
+    if any(dtypes.is_complex(x.dtype) for x in operands) and not dtypes.is_complex(y.dtype):
+        keep = ~np.isnan(operands[0])
+        y, r = y[keep], r[keep]
     if dtypes.is_complex(y.dtype):
         clean = ~np.isnan(r)
         for x in operands:
@@ -216,7 +221,7 @@ UNARY = {
     "RSQRT": (lax.rsqrt, f"{FLOATS} {COMPLEX}"),
     "CBRT": (lax.cbrt, FLOATS),
     "EXP": (lax.exp, f"{FLOATS} {COMPLEX}"),
-    "EXP2": (lambda x: jnp.asarray(np.exp2(np.asarray(x))), "float32 float64"),
+    "EXP2": (lambda x: lax.exp2(x.astype(jnp.float64)).astype(x.dtype), "float32 bfloat16"),
     "EXPM1": (lax.expm1, f"{FLOATS} {COMPLEX}"),
     "LOG": (lax.log, f"{FLOATS} {COMPLEX}"),
     "LOG2": (jnp.log2, "float32 float64"),
@@ -272,22 +277,62 @@ BINARY = {
 }
 
 
-def cases(table):
+SAMPLED = set("float32 bfloat16 complex64 int8 uint32 int4 bool".split())
+"""Dtypes of the default run, one per code path; the others are `slow`."""
+
+
+@functools.cache
+def oracle(arity: int, sampled: bool) -> dict[tuple[str, str], np.ndarray]:
+    """JAX's results for a whole table by one compilation (one per op would take five times as long)."""
+    table, inputs = (UNARY, lambda d: (edges(d),)) if arity == 1 else (BINARY, pairs)
+    keys = [k for k in op_cases(table) if (k[1] in SAMPLED) is sampled]
+    operands = {dtype: tuple(map(jnp.asarray, inputs(dtype))) for _, dtype in keys}
+    f = jax.jit(lambda values: [table[name][0](*values[dtype]) for name, dtype in keys])
+    fast = f.lower(operands).compile({"xla_backend_optimization_level": 0})
+    return dict(zip(keys, map(np.asarray, fast(operands))))
+
+
+def op_cases(table):
     return [(name, dtype) for name, (_, names) in table.items() for dtype in names.split()]
+
+
+def cases(table):
+    return [
+        pytest.param(*key, marks=() if key[1] in SAMPLED else pytest.mark.slow)
+        for key in op_cases(table)
+    ]
+
+
+HAS_BRANCH_CUT = set("SQRT ASIN ACOS ATAN ASINH ACOSH ATANH".split())
 
 
 @pytest.mark.parametrize("name, dtype", cases(UNARY))
 def test_unary_ops_agree_with_jax_on_edge_values(name, dtype):
     x = edges(dtype)
+    r = oracle(1, dtype in SAMPLED)[name, dtype]
     if name in ("SINH", "COSH") and dtype == "float64":
-        x = x[np.abs(x) < 100]  # XLA's sinh loses digits near overflow
-    assert_same(run(Op[name], x), ref(UNARY[name][0], x), x)
+        x, r = x[np.abs(x) < 100], r[np.abs(x) < 100]  # XLA's lose digits near overflow
+    if name in HAS_BRANCH_CUT and dtype in COMPLEX:
+        # JAX ignores the sign of a zero that says on which side of a cut x lies; C99 does not
+        cut = (np.signbit(x.real) & (x.real == 0)) | (np.signbit(x.imag) & (x.imag == 0))
+        x, r = x[~cut], r[~cut]
+    assert_same(run(Op[name], x), r, x)
+
+
+def test_the_sign_of_zero_chooses_the_side_of_a_branch_cut_as_in_c99():
+    z = np.array([complex(-2, 0.0), complex(-2, -0.0), complex(2, 0.0), complex(2, -0.0)])
+    for op, f in ((Op.SQRT, cmath.sqrt), (Op.LOG, cmath.log), (Op.ASIN, cmath.asin),
+                  (Op.ACOS, cmath.acos), (Op.ATANH, cmath.atanh), (Op.ACOSH, cmath.acosh)):  # fmt: skip
+        np.testing.assert_allclose(run(op, z), [f(v) for v in z.tolist()], 1e-14)
+    for op, f in ((Op.ATAN, cmath.atan), (Op.ASINH, cmath.asinh)):
+        turned = np.array([complex(0.0, 2), complex(-0.0, 2), complex(0.0, -2), complex(-0.0, -2)])
+        np.testing.assert_allclose(run(op, turned), [f(v) for v in turned.tolist()], 1e-14)
 
 
 @pytest.mark.parametrize("name, dtype", cases(BINARY))
 def test_binary_ops_agree_with_jax_on_pairs_of_edge_values(name, dtype):
     x, y = pairs(dtype)
-    assert_same(run(Op[name], x, y), ref(BINARY[name][0], x, y), x, y)
+    assert_same(run(Op[name], x, y), oracle(2, dtype in SAMPLED)[name, dtype], x, y)
 
 
 def test_no_elementwise_op_is_left_untested():
@@ -389,7 +434,13 @@ def test_a_scalar_operand_broadcasts_from_either_side():
 CAST_TYPES = f"bool {INTS} {NARROW_INTS} {FLOATS} float8_e4m3fn float8_e5m2".split()
 
 
-@pytest.mark.parametrize("source", [*CAST_TYPES, "complex64"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(t, marks=() if t in SAMPLED | {"float64", "float8_e5m2"} else pytest.mark.slow)
+        for t in [*CAST_TYPES, "complex64"]
+    ],
+)
 def test_casts_agree_with_jax_on_edge_values(source):
     x = edges(source)
     if dtypes.is_float(x.dtype) and x.dtype.itemsize >= 4:
@@ -408,18 +459,16 @@ def test_casts_agree_with_jax_on_edge_values(source):
             465,
         ]
         x = np.concatenate([x, np.array(more, x.dtype)])
-    for target in CAST_TYPES:
-        if target == source:
-            continue
-        dtype = dtypes.DTYPES[target]
-        y = run(Op.CAST, x, arg=(dtype, False))
-        assert_same(y, ref(lambda v: lax.convert_element_type(v, dtype), x), exact=True)
+    targets = [dtypes.DTYPES[t] for t in CAST_TYPES if t != source]
+    expected = ref(jax.jit(lambda v: [lax.convert_element_type(v, t) for t in targets]), x)
+    for dtype, r in zip(targets, expected):
+        assert_same(run(Op.CAST, x, arg=(dtype, False)), r, exact=True)
 
 
 def test_a_cast_that_only_changes_the_weak_flag_copies_for_the_caller():
     x = buffer(np.ones(3, np.float32))
     (y,) = evaluate([b.cast(x, np.float32, weak_type=True)])
-    assert y is not x.arg.value and y.tolist() == [1, 1, 1]
+    assert not np.shares_memory(y, x.arg.value) and y.tolist() == [1, 1, 1]
 
 
 def test_bitcast_reinterprets_the_bits():
@@ -433,10 +482,10 @@ def test_reduce_precision_agrees_with_jax(dtype):
     x = np.concatenate(
         [edges(dtype), np.random.default_rng(1).normal(size=200).astype(dtypes.DTYPES[dtype])]
     )
-    for exponent, mantissa in ((5, 10), (8, 7), (4, 3), (5, 2), (8, 23), (3, 0)):
-        y = run(Op.REDUCE_PRECISION, x, arg=(exponent, mantissa))
-        r = ref(lambda v: lax.reduce_precision(v, exponent, mantissa), x)
-        assert_same(y, r, exact=True)
+    formats = ((5, 10), (8, 7), (4, 3), (5, 2), (8, 23), (3, 0))
+    expected = ref(jax.jit(lambda v: [lax.reduce_precision(v, *f) for f in formats]), x)
+    for arg, r in zip(formats, expected):
+        assert_same(run(Op.REDUCE_PRECISION, x, arg=arg), r, exact=True)
 
 
 # --- movement -----------------------------------------------------------------------------------------------
@@ -451,10 +500,12 @@ def test_movement_ops_agree_with_jax():
     same(run(Op.CONCAT, x, x[:, :1], arg=1), np.concatenate([x, x[:, :1]], 1))
     same(run(Op.SLICE, x, arg=((0, 2, 1), (1, 3, 2), (0, 4, 3))), x[0:2, 1:3:2, 0:4:3])
     small = x[:, :1, 0]
-    arg = ((2, 5, 7, 3), (0, 3))
-    with pytest.raises(TypeError):
-        run(Op.EXPAND, small, arg=arg)
     arg = ((2, 5, 7, 3), (0, 2))
+    x = x[..., :1].copy()
+    same(
+        run(Op.EXPAND, x, arg=((2, 3, 5, 4), (0, 1, 3))),
+        np.broadcast_to(x[:, :, None], (2, 3, 5, 4)),
+    )
     same(run(Op.EXPAND, small, arg=arg), ref(lambda v: lax.broadcast_in_dim(v, *arg), small))
     same(run(Op.EXPAND, np.array(3, np.int8), arg=((2, 2), ())), np.full((2, 2), 3))
 
@@ -577,7 +628,9 @@ def test_argreduce_agrees_with_jax(kind, dtype):
     value, index = run(Op.ARGREDUCE, x, arg=(kind, 1, np.dtype(np.int32)))
     r = ref(lambda v: f(v, 1, jnp.int32), x)
     np.testing.assert_array_equal(index, r)
-    np.testing.assert_array_equal(value, np.take_along_axis(x, r[:, None], 1)[:, 0])
+    plain = np.float32 if dtype == "bfloat16" else x.dtype  # NumPy's tests know no bfloat16 NaN
+    expected = np.take_along_axis(x, r[:, None], 1)[:, 0].astype(plain)
+    np.testing.assert_array_equal(value.astype(plain), expected)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -702,9 +755,12 @@ def scatter_cases():
     ]
 
 
-@pytest.mark.parametrize("kind", ["set", "add", "mul", "min", "max"])
-@pytest.mark.parametrize("case", range(len(scatter_cases())))
-def test_scatter_agrees_with_jax(case, kind):
+@pytest.mark.parametrize(
+    "kind, case",
+    # the combiners share all but one line: all index forms for one of them
+    [("add", c) for c in range(8)] + [(k, c) for k in ("set", "mul", "min", "max") for c in (1, 4)],
+)
+def test_scatter_agrees_with_jax(kind, case):
     shape, index_shape, update_shape, fields = scatter_cases()[case]
     rng = np.random.default_rng(case)
     for mode in MODES:
@@ -729,12 +785,16 @@ def test_scatter_accumulates_narrow_floats_in_float32():
 def test_dynamic_slice_and_update_clamp_their_starts():
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     for i, j in ((0, 0), (-3, 2), (5, 9), (1, -1)):
-        i, j = np.array(i, np.int32), np.array(j, np.int32)
-        y = run(Op.DYNAMIC_SLICE, x, i, j, arg=(2, 3))
-        np.testing.assert_array_equal(y, ref(lambda v: lax.dynamic_slice(v, (i, j), (2, 3)), x))
-        u = -np.ones((2, 2), np.float32)
-        y = run(Op.DYNAMIC_UPDATE, x, u, i, j)
-        np.testing.assert_array_equal(y, ref(lambda v: lax.dynamic_update_slice(v, u, (i, j)), x))
+        starts = np.array(i, np.int32), np.array(j, np.int32)
+        # JAX wraps negative starts once, above the op, as NumPy's indexing does; here they clamp
+        row, column = min(max(i, 0), 1), min(max(j, 0), 1)
+        y = run(Op.DYNAMIC_SLICE, x, *starts, arg=(2, 3))
+        np.testing.assert_array_equal(y, x[row : row + 2, column : column + 3])
+        u = -np.ones((2, 3), np.float32)
+        y = run(Op.DYNAMIC_UPDATE, x, u, *starts)
+        expected = x.copy()
+        expected[row : row + 2, column : column + 3] = u
+        np.testing.assert_array_equal(y, expected)
     assert x.min() == 0  # the operand was not written
 
 
@@ -751,7 +811,8 @@ def test_sort_agrees_with_jax_and_is_stable(dtype):
     y, order = run(Op.SORT, x, position, arg=(1, 1, True))
     r, r_order = ref(lambda a, p: lax.sort((a, p), dimension=1, num_keys=1), x, position)
     np.testing.assert_array_equal(order, r_order)
-    np.testing.assert_array_equal(y, r)
+    plain = np.float32 if dtype == "bfloat16" else x.dtype  # NumPy's tests know no bfloat16 NaN
+    np.testing.assert_array_equal(y.astype(plain), r.astype(plain))
 
 
 def test_sort_by_several_keys_along_any_axis():

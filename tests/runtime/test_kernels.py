@@ -203,3 +203,16 @@ print(statuses, all(each.result().address for each in pending))
 def test_a_forked_child_finishes_the_jobs_it_inherits(tmp_path):
     done = run_python(FORK, tmp_path)
     assert done.stdout == "[7, 7, 7] True\n", done.stderr
+
+
+EXIT = """
+from tests.runtime.test_kernels import numbered
+from tinyjax.runtime import kernels
+pending = [kernels.submit(numbered(n), "n") for n in range(40)]
+pending[0].result()
+"""
+
+
+def test_a_process_may_end_while_kernels_are_being_made(tmp_path):
+    done = run_python(EXIT, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -14,12 +14,13 @@ Conventions every rule relies on:
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, unique
 
 J, K, P = 1, 2, 4
 ANY_ARITY = -1
 
 
+@unique  # equal entries would silently be aliases
 class Op(Enum):
     """Kinds of `UOp`. `Op.X.meaning`, `.stages` (bit set of J, K, P), `.arity` (-1: any)."""
 
@@ -180,8 +181,8 @@ class Op(Enum):
 
     # --- collectives over named axes -----------------------------------------------------------------
     ALL_REDUCE = ("arg = (kind, axis names)", J, 1)
-    ALL_GATHER = ("arg = (axis name, axis, tiled)", J, 1)
-    REDUCE_SCATTER = ("arg = (axis name, axis, tiled)", J, 1)
+    ALL_GATHER = ("all parts joined; arg = (axis name, axis, tiled)", J, 1)
+    REDUCE_SCATTER = ("one part of the sum; arg = (axis name, axis, tiled)", J, 1)
     PPERMUTE = ("arg = (axis name, pairs)", J, 1)
     ALL_TO_ALL = ("arg = (axis name, split axis, concat axis, tiled)", J, 1)
     AXIS_INDEX = ("position along axis name arg", J, 0)

@@ -93,10 +93,11 @@ class UOp:
     """One node. Fields: `op`, `src`, `arg`; derived: `aval`, `free`, `effects`.
 
     `derived` belongs to closed bodies: transformed versions by (transformation, parameters).
+    `_fact` belongs to core/integers.py and is unset until asked for.
     """
 
     __slots__ = (
-        "__weakref__", "_active", "_derived", "arg", "aval", "effects", "free", "op", "src",
+        "__weakref__", "_active", "_derived", "_fact", "arg", "aval", "effects", "free", "op", "src",
     )  # fmt: skip
 
     op: Op

@@ -2,43 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from tinyjax.core import execute
+from tinyjax.core.avals import Aval
+from tinyjax.core.body import close, fresh_var, hoist_memory
+from tinyjax.core.dtypes import is_key
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import Buffer, UOp, tuple_of
-from tinyjax.interpreters.evaluate import evaluate_body
+from tinyjax.core.uop import Buffer, UOp, results
+from tinyjax.runtime import buffers as memory
+
+Array = np.ndarray[Any, Any]
+
+
+def storage(of: Aval) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype a value has in memory: typed keys are uint32 with a trailing axis."""
+    if is_key(of.dtype):
+        return of.shape + of.dtype.key_shape, np.dtype(np.uint32)
+    return of.shape, of.dtype
+
+
+def address_of(buffer: Buffer) -> int:
+    """Where a buffer lies; found once."""
+    if not buffer.address:
+        buffer.address = memory.address(buffer.value)
+    return buffer.address
 
 
 class Executable:
-    """A body ready to run."""
+    """A body ready to run: inputs in PARAM order, then memory its rules hold."""
 
-    __slots__ = ("avals", "body")
+    __slots__ = ("aliases", "avals", "extra", "lowered", "makers", "program", "run_program")
 
-    def __init__(self, body: UOp) -> None:
-        self.body = body
-        self.avals = body.aval.elts
+    def __init__(self, body: UOp, count: int, donated: frozenset[int]) -> None:
+        from tinyjax.lowering.program import lower  # the compiler is loaded on first use
 
-    def run(self, buffers: Sequence[Buffer], donated: frozenset[int] = frozenset()) -> list[Buffer]:
-        """Outputs in fresh buffers."""
-        values = evaluate_body(self.body, [b.value for b in buffers])
-        return [Buffer(v, a) for v, a in zip(values, self.avals, strict=True)]
+        self.avals: tuple[Aval, ...] = body.aval.elts
+        hoisted, leaves = hoist_memory(body, count)
+        self.extra = [leaf.arg for leaf in leaves]
+        self.lowered = lower(hoisted, count + len(leaves), donated)
+        self.program = self.lowered.program()
+        self.run_program: Callable[..., None] = self.program.run
+        self.aliases = self.lowered.plan.aliases
+        self.makers = [memory.pool.maker(*storage(a)) for a in self.avals]
+
+    def run(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """Outputs in fresh buffers, or in those of donated inputs."""
+        addresses = [b.address or address_of(b) for b in buffers]
+        if self.extra:
+            addresses += [address_of(b) for b in self.extra]
+        outs = [Buffer(make(), of) for make, of in zip(self.makers, self.avals, strict=True)]
+        for out, source in self.aliases.items():
+            outs[out] = Buffer(buffers[source].value, self.avals[out], addresses[source])
+        out_addresses = [b.address or address_of(b) for b in outs]
+        self.run_program(*addresses, *out_addresses)
+        for source in self.aliases.values():
+            buffers[source].deleted = True
+        return outs
 
 
-def executable(body: UOp) -> Executable:
-    """The compiled form of a body; made once."""
-    found = body.derived.get("executable")
+_lock = threading.Lock()
+
+
+def executable(body: UOp, count: int, donated: frozenset[int] = frozenset()) -> Executable:
+    """The compiled form of a body of `count` inputs; made once per set of donated inputs."""
+    key = ("executable", count, donated)
+    found = body.derived.get(key)
     if found is None:
-        found = body.derived["executable"] = Executable(body)
+        with _lock:
+            found = body.derived.get(key)
+            if found is None:
+                found = body.derived[key] = Executable(body, count, donated)
     return found  # type: ignore[no-any-return]
 
 
-def run_node(node: UOp, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+def node_body(node: UOp) -> UOp:
+    """A body that applies one node with bodies to parameters."""
+    if node.op is Op.CALL:
+        return node.src[0]
+    avals = tuple(s.aval for s in node.operands)
+    key = ("as body", node.op, node.arg, node.bodies, avals)
+    found = node.src[0].derived.get(key)
+    if found is None:
+        variables = [fresh_var(a) for a in avals]
+        again = UOp(node.op, (*node.bodies, *variables), node.arg)
+        found, _ = close(results(again), variables, keep_memory=True)
+        node.src[0].derived[key] = found
+    return found  # type: ignore[no-any-return]
+
+
+def run_node(node: UOp, args: Sequence[Any]) -> list[Any]:
     """Run a CALL, SCAN, WHILE or COND met by the evaluator as a compiled program."""
-    body = node.src[0] if node.op is Op.CALL else tuple_of([node])
-    return evaluate_body(body, list(args))
+    body = node_body(node)
+    buffers = [Buffer(v, s.aval) for v, s in zip(args, node.operands, strict=True)]
+    return [b.value for b in executable(body, len(buffers)).run(buffers)]
 
 
 execute.install(run_node)
+execute.install_allocator(memory.empty)

@@ -160,9 +160,9 @@ class Jitted:
                 return tree_unflatten(traced.out_tree, [])
             call = UOp(Op.CALL, (traced.body, *operands), self.info)
             return tree_unflatten(traced.out_tree, finish_all(results(call)))
-        compiled = executable(traced.body)
         buffers = [as_buffer(n) for n in operands]
-        outs = compiled.run(buffers, donated)
+        compiled = executable(traced.body, len(operands), usable(donated, buffers))
+        outs = compiled.run(buffers)
         if self._plain and not kwargs:
             tree = tree_flatten(args)[1]
             key = (tree, tuple(n.aval for n in nodes), config.epoch())
@@ -314,6 +314,15 @@ class Jitted:
 
     def __repr__(self) -> str:
         return f"<jitted {name_of(self.fun)}>"
+
+
+def usable(donated: frozenset[int], buffers: Sequence[Any]) -> frozenset[int]:
+    """Donated inputs whose memory nobody else sees: not pinned by NumPy, not passed twice."""
+    if not donated:
+        return donated
+    return frozenset(
+        i for i in donated if not buffers[i].pinned and sum(b is buffers[i] for b in buffers) == 1
+    )
 
 
 class Static:

@@ -20,14 +20,14 @@ def cast(node: UOp, args: list[Array]) -> Array:
 def convert(x: Array, dtype: Any) -> Array:
     """`x` as `dtype`.
 
-    float -> int truncates, saturates, NaN -> 0; to bool: x != 0 (so NaN is true); complex -> real
-    drops the imaginary part; int -> int wraps; float64 and integers reach the floats below 32 bits
+    float -> int truncates, saturates, NaN -> 0; to bool: x != 0 (so NaN is true); complex to
+    anything real (bool too) drops the imaginary part; int -> int wraps; float64 and integers reach the floats below 32 bits
     through float32, as XLA does.
     """
     source = x.dtype
     if source == dtype:
         return x
-    if dtypes.is_complex(source) and not dtypes.is_complex(dtype) and dtype != np.bool_:
+    if dtypes.is_complex(source) and not dtypes.is_complex(dtype):
         x = x.real
         source = x.dtype
     if dtype == np.bool_:

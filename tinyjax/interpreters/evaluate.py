@@ -485,9 +485,11 @@ def evaluate(
     env: dict[UOp, Any] | None = None,
     leaf: Callable[[UOp], Any] | None = None,
     release: bool = False,
+    run: Callable[[UOp, list[Array]], Value] | None = None,
 ) -> list[Value]:
     """Values of `outputs`; `env` is a memo of node values that is read and filled.
 
+    Nodes with bodies that are worth compiling go to `run`, if given, else are interpreted.
     Variables and parameters must be in `env` or be known to `leaf`. With `release`, values computed
     here and not asked for are dropped from `env` as soon as their last reader has run. Outputs own
     their memory, except leaves given by the caller, which are returned as they are.
@@ -495,11 +497,15 @@ def evaluate(
     env = {} if env is None else env
     if all(o in env for o in outputs):
         return [env[o] for o in outputs]
-    return quietly(_evaluate, outputs, env, leaf, release)
+    return quietly(_evaluate, outputs, env, leaf, release, run)
 
 
 def _evaluate(
-    outputs: Sequence[UOp], env: dict[UOp, Any], leaf: Callable[[UOp], Any] | None, release: bool
+    outputs: Sequence[UOp],
+    env: dict[UOp, Any],
+    leaf: Callable[[UOp], Any] | None,
+    release: bool,
+    run: Callable[[UOp, list[Array]], Value] | None,
 ) -> list[Value]:
     order = toposort(ordered_roots(outputs), keep=lambda n: n not in env)
     readers: dict[UOp, int] = {}
@@ -516,8 +522,10 @@ def _evaluate(
         if leaf is not None and (op is Op.VAR or op is Op.PARAM or op is Op.AXIS_INDEX):
             env[node] = leaf(node)
             continue
-        row = EVAL.get(op) or row_of(node)
         operands = node.operands
+        row = EVAL.get(op) or row_of(node)
+        if run is not None and op in BODIES and worth_compiling(node):
+            row = run
         env[node] = row(node, [env[s] for s in operands])
         if release:
             for s in operands:
@@ -528,6 +536,11 @@ def _evaluate(
     for o in outputs:
         env[o] = _owned_output(o, env)
     return [env[o] for o in outputs]
+
+
+def worth_compiling(node: UOp) -> bool:
+    """Whether eager execution runs a node with bodies as a program: loops, branches, jitted calls."""
+    return node.op is not Op.CALL or node.arg.kind in ("jit", "function")
 
 
 LEAVES = frozenset({Op.VAR, Op.PARAM, Op.BUFFER, Op.AXIS_INDEX})

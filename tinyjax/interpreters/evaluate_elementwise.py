@@ -15,7 +15,6 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.uop import UOp
-from tinyjax.interpreters import special
 
 Array = np.ndarray[Any, Any]
 Row = Callable[[UOp, list[Array]], Array]

@@ -182,7 +182,7 @@ def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     held = [args[i] if kind == "arg" else get(forward, i) for kind, i in made.residuals]
     linear_info = replace(
         info,
-        kind="linear",
+        kind=info.kind if info.kind in ("jit", "function") else "linear",
         name=f"jvp({info.name})",
         precompile=info.precompile and info.precompile_backward,
         policy=None,

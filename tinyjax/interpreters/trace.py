@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from tinyjax.core import execute
 from tinyjax.core.avals import Aval
 from tinyjax.core.ops import Op
 from tinyjax.core.source import Site, call_site, function_location
@@ -118,7 +119,7 @@ def value_of(node: UOp) -> np.ndarray:
 def values_of(nodes: Sequence[UOp]) -> list[np.ndarray]:
     """Values of several nodes at once; shared parts are computed once."""
     memo = state.forced if state.traces else {}
-    out: list[np.ndarray] = evaluate(nodes, memo, leaf=bound_value)
+    out: list[np.ndarray] = evaluate(nodes, memo, bound_value, run=execute.run)
     return out
 
 

@@ -377,7 +377,7 @@ def call_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     new, gets = transposed_body(body, [a.aval for a in args], lin, nonzero)
     known = [a for a, on in zip(args, lin, strict=True) if not on]
     given = [ct for ct in cts if ct is not None]
-    name = info.name.removeprefix("jvp(").removesuffix(")") if info.kind == "linear" else info.name
+    name = info.name.removeprefix("jvp(").removesuffix(")")
     back = UOp(Op.CALL, (new, *known, *given), replace(info, name=f"transpose({name})"))
     values = iter(results(back))
     got = iter(gets)

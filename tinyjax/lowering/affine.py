@@ -212,11 +212,12 @@ class IndexSpace:
     def within(self, a: Lin, low: int, high: int) -> UOp | None:
         """The condition low <= a < high; None when it always holds."""
         least, most = self.limits(a)
+        shift, moving = a[0], self.node((0, a[1]))
         conditions = []
         if least < low:
-            conditions.append(UOp(Op.CMPLE, (index_const(low), self.node(a))))
+            conditions.append(UOp(Op.CMPLE, (index_const(low - shift), moving)))
         if most >= high:
-            conditions.append(UOp(Op.CMPLT, (self.node(a), index_const(high))))
+            conditions.append(UOp(Op.CMPLT, (moving, index_const(high - shift))))
         return both(conditions)
 
     def clamp(self, a: Lin, low: int, high: int) -> Lin:

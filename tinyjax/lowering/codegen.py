@@ -1,6 +1,6 @@
 """A stage-2 kernel -> code for the CPU. The entry points of the lowering for everything but DOT.
 
-`compile_kernel` is pure and cached per (SINK, target): equal kernels are one object. Nothing is
+`compile_kernels` is pure and cached per (SINK, target): equal kernels are one object. Nothing is
 compiled here: the result holds LLVM text, which the runtime compiles, caches and loads.
 """
 
@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.lowering.emit import emit
 from tinyjax.lowering.nest import Loop, Nest, Write
-from tinyjax.lowering.schedule import TaskSplit, merge_ranges, schedule
+from tinyjax.lowering.schedule import (
+    Schedule,
+    TaskSplit,
+    merge_ranges,
+    schedule,
+    wanted_chunks,
+)
+from tinyjax.lowering.split import split_folds
 from tinyjax.lowering.target import Target, host
 
 
@@ -24,37 +31,67 @@ class KernelCode:
     """LLVM text of one kernel and what the runtime and the plan need to know of it.
 
     `passes` is the runtime's kind of compilation ("vector" needs no LLVM passes). Thread counts
-    never matter: tasks are [0, tasks.total) units, taken `tasks.chunk` at a time.
+    never matter: tasks are [0, tasks.total) units, taken `tasks.chunk` at a time. `scratch` are the
+    bytes of further slots that the kernel uses after the SINK's own.
     """
 
     name: str
     ir_text: str
-    passes: str
+    passes: Literal["vector", "scalar"]
     tasks: TaskSplit
     flops: int
     bytes: int
     cycles: float  # the schedule's estimate, all tasks together
     schedule: tuple[str, ...]
     listing: str
+    scratch: tuple[int, ...] = ()
 
 
-_cache: WeakKeyDictionary[UOp, dict[tuple[Target, str], KernelCode]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[UOp, dict[tuple[Target, str, int | None], tuple[KernelCode, ...]]]
+_cache = WeakKeyDictionary()
 
 
-def compile_kernel(sink: UOp, target: Target | None = None, name: str = "kernel") -> KernelCode:
-    """LLVM text and task split of a stage-2 SINK."""
+def compile_kernels(
+    sink: UOp, target: Target | None = None, name: str = "kernel", slots: int | None = None
+) -> tuple[KernelCode, ...]:
+    """The kernels that do what a stage-2 SINK says, in order: one, or two for a split reduction.
+
+    `slots` is the number of slots the caller passes before scratch (default: those the SINK uses).
+    """
     target = target or host()
     made = _cache.setdefault(sink, {})
-    found = made.get((target, name))
+    key = (target, name, slots)
+    found = made.get(key)
     if found is None:
-        found = made[target, name] = _compile(sink, target, name)
+        found = made[key] = _compile(sink, target, name, slots)
     return found
 
 
-def _compile(sink: UOp, target: Target, name: str) -> KernelCode:
-    nest = Nest(merge_ranges(sink))
-    plan = schedule(nest, target)
-    flops, nbytes = _work(nest)
+def compile_kernel(sink: UOp, target: Target | None = None, name: str = "kernel") -> KernelCode:
+    """A SINK as exactly one kernel, whatever its size."""
+    target = target or host()
+    return _finish(_planned(merge_ranges(sink), target), target, name, ())
+
+
+def _planned(sink: UOp, target: Target) -> Schedule:
+    return schedule(Nest(sink), target)
+
+
+def _compile(sink: UOp, target: Target, name: str, slots: int | None) -> tuple[KernelCode, ...]:
+    sink = merge_ranges(sink)
+    plan = _planned(sink, target)
+    chunks = wanted_chunks(plan)
+    split = split_folds(sink, chunks, slots) if chunks > 1 else None
+    if split is None:
+        return (_finish(plan, target, name, ()),)
+    return tuple(
+        _finish(_planned(merge_ranges(part), target), target, name, split.scratch)
+        for part in (split.partial, split.final)
+    )
+
+
+def _finish(plan: Schedule, target: Target, name: str, scratch: tuple[int, ...]) -> KernelCode:
+    flops, nbytes = _work(plan.nest)
     return KernelCode(
         name,
         emit(plan, target, name),
@@ -64,7 +101,8 @@ def _compile(sink: UOp, target: Target, name: str) -> KernelCode:
         nbytes,
         plan.cycles,
         tuple(plan.actions),
-        nest.text(),
+        plan.nest.text(),
+        scratch,
     )
 
 

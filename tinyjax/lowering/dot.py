@@ -123,7 +123,7 @@ def gemm_kernels(
         spec.name,
         schedule,
         acc,
-        spec.target.fma,
+        spec.target,
         a,
         b,
         out,

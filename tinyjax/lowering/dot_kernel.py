@@ -111,8 +111,12 @@ class DotKernel(Kernel):
         return "dot"
 
     def views(self) -> list[View]:
-        """Where the two operands lie."""
-        return [view_of(s, view_source(s)) for s in self.body.src[0].src]
+        """Where the two operands lie in their buffers."""
+        return [view_of(s) for s in self.body.src[0].src]
+
+    def sources(self) -> list[int]:
+        """The body's parameters that hold the operands."""
+        return [int(view_source(s).arg[0]) for s in self.body.src[0].src]
 
     def codes(self, target: Target) -> list[Code]:
         """Packing, the product, the sum of parts: as the schedule says."""
@@ -120,17 +124,17 @@ class DotKernel(Kernel):
         batch, m, k = dot.src[0].aval.shape
         n = dot.src[1].aval.shape[2]
         sizes = _Sizes([])
-        views = self.views()
+        sources = self.sources()
         a, b = (
-            operand_of(1 + v.source.arg[0], s.aval.dtype, v, sizes)
-            for v, s in zip(views, dot.src, strict=True)
+            operand_of(1 + p, s.aval.dtype, v, sizes)
+            for v, p, s in zip(self.views(), sources, dot.src, strict=True)
         )
         out = strided_store(
             0, dot.aval.dtype, row=sizes.size(n), col=1,
             batch=sizes.size(m * n) if batch > 1 else 0,
         )  # fmt: skip
         accumulate = accumulate_dtype(dot.src[0].aval.dtype, dot.aval.dtype)
-        workspace = 2 + max(v.source.arg[0] for v in views)
+        workspace = 2 + max(sources)
         facts = DotTarget(target.vector_bytes, target.registers, target.fma)
         spec = DotSpec("k", accumulate, facts, workspace, params_slot=workspace + 3)
         schedule = choose_schedule(facts, accumulate, a, b, out, batch=batch, m=m, n=n, k=k)
@@ -151,8 +155,8 @@ class DotKernel(Kernel):
         dot = self.body.src[0]
         accumulate = accumulate_dtype(dot.src[0].aval.dtype, dot.aval.dtype)
         x, y = (
-            _gather(arrays[1 + v.source.arg[0]].reshape(-1), s.aval.shape, v).astype(accumulate)
-            for v, s in zip(self.views(), dot.src, strict=True)
+            _gather(arrays[1 + p].reshape(-1), s.aval.shape, v).astype(accumulate)
+            for v, p, s in zip(self.views(), self.sources(), dot.src, strict=True)
         )
         arrays[0].reshape(dot.aval.shape)[...] = np.matmul(x, y).astype(dot.aval.dtype)
 

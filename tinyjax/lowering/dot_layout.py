@@ -8,8 +8,10 @@ address is computed once per matrix. What cannot be read so is copied by a kerne
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from tinyjax.core.infos import DotInfo
 from tinyjax.core.ops import Op
@@ -57,7 +59,6 @@ class View:
     `batch` is an index expression over the RANGE `over` (None if all matrices are the same one).
     """
 
-    source: UOp
     row: int
     col: int
     offset: int
@@ -67,66 +68,92 @@ class View:
 
 def view_source(operand: UOp) -> UOp:
     """The deepest node below movement ops whose buffer the operand can be read from by strides."""
-    best = operand
-    for view in _views(operand):
-        best = view.source
-    return best
+    return _chain(operand)[_best(*_signature(operand))]
 
 
-def view_of(operand: UOp, source: UOp) -> View:
-    """The strides of a canonical operand in the buffer of `source`."""
-    for view in _views(operand):
-        if view.source is source:
-            return view
-    raise AssertionError(f"{source!r} is not a view source of {operand!r}")
+def view_of(operand: UOp) -> View:
+    """The strides of a canonical operand in the buffer of `view_source(operand)`."""
+    signature = _signature(operand)
+    depth = _best(*signature)
+    found = _views(*signature)[depth]
+    assert found is not None
+    return found
 
 
-def _views(operand: UOp) -> list[View]:
-    """The ways to read a 3-d operand, from itself down to the deepest source that is still affine."""
+def _chain(operand: UOp) -> list[UOp]:
+    """The operand and what lies below its movement ops."""
+    chain = [operand]
+    while chain[-1].op in VIEWS:
+        chain.append(chain[-1].src[0])
+    return chain
+
+
+Moves = tuple[tuple[Op, Any, tuple[int, ...]], ...]
+
+
+def _signature(operand: UOp) -> tuple[tuple[int, ...], Moves]:
+    """The operand's shape and its movement ops with the shapes they move: what views depend on."""
+    moves = tuple((n.op, n.arg, n.src[0].aval.shape) for n in _chain(operand)[:-1])
+    return operand.aval.shape, tuple(m if m[0] is not Op.REMAT else (m[0], None, m[2]) for m in moves)
+
+
+def _best(shape: tuple[int, ...], moves: Moves) -> int:
+    """How many movement ops can be looked through."""
+    return max(i for i, view in enumerate(_views(shape, moves)) if view is not None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _views(shape: tuple[int, ...], moves: Moves) -> tuple[View | None, ...]:
+    """The view below each number of movement ops, None where it is not affine.
+
+    Cached: a model's layers read their operands alike.
+    """
     space = IndexSpace()
-    b, i, j = (space.range(s, n, "loop") for n, s in enumerate(operand.aval.shape))
-    idx: tuple[Lin, ...] = (b, i, j)
-    node, found = operand, []
-    while True:
-        view = _affine(space, node, space.ravel(idx, node.aval.shape), b, i, j)
-        if view is not None:
-            found.append(view)
-        if node.op not in VIEWS:
-            return found
-        idx = _push(space, node, idx)
-        node = node.src[0]
+    b, i, j = idx = tuple(space.range(s, n, "loop") for n, s in enumerate(shape))
+    found = [_affine(space, space.ravel(idx, shape), b, i, j)]
+    for op, arg, inner in moves:
+        idx = _push(space, op, arg, shape, inner, idx)
+        shape = inner
+        found.append(_affine(space, space.ravel(idx, shape), b, i, j))
+    return tuple(found)
 
 
-def _push(space: IndexSpace, node: UOp, idx: tuple[Lin, ...]) -> tuple[Lin, ...]:
-    """The index of a movement op's operand."""
-    x, op = node.src[0].aval, node.op
+def _push(
+    space: IndexSpace,
+    op: Op,
+    arg: Any,
+    outer: tuple[int, ...],
+    inner: tuple[int, ...],
+    idx: tuple[Lin, ...],
+) -> tuple[Lin, ...]:
+    """The index of a movement op's operand of shape `inner`."""
     if op is Op.RESHAPE:
-        return space.unravel(space.ravel(idx, node.aval.shape), x.shape)
+        return space.unravel(space.ravel(idx, outer), inner)
     if op is Op.PERMUTE:
-        inner = [ZERO] * len(idx)
-        for at, axis in zip(idx, node.arg, strict=True):
-            inner[axis] = at
-        return tuple(inner)
+        moved = [ZERO] * len(idx)
+        for at, axis in zip(idx, arg, strict=True):
+            moved[axis] = at
+        return tuple(moved)
     if op is Op.EXPAND:
-        return tuple(ZERO if s == 1 else idx[d] for s, d in zip(x.shape, node.arg[1], strict=True))
+        return tuple(ZERO if s == 1 else idx[d] for s, d in zip(inner, arg[1], strict=True))
     if op is Op.SLICE:
         return tuple(
             space.shift(space.scale(at, step), start)
-            for at, (start, _, step) in zip(idx, node.arg, strict=True)
+            for at, (start, _, step) in zip(idx, arg, strict=True)
         )
     if op is Op.FLIP:
         return tuple(
-            space.shift(space.scale(at, -1), x.shape[a] - 1) if a in node.arg else at
+            space.shift(space.scale(at, -1), inner[a] - 1) if a in arg else at
             for a, at in enumerate(idx)
         )
     if op is Op.WINDOW:
-        axis, _, stride, dilation = node.arg
+        axis, _, stride, dilation = arg
         at = space.add(space.scale(idx[axis], stride), space.scale(idx[-1], dilation))
         return (*idx[:axis], at, *idx[axis + 1 : -1])
     return idx
 
 
-def _affine(space: IndexSpace, source: UOp, flat: Lin, b: Lin, i: Lin, j: Lin) -> View | None:
+def _affine(space: IndexSpace, flat: Lin, b: Lin, i: Lin, j: Lin) -> View | None:
     """The strides of an address, if rows and columns appear linearly and apart from the batch."""
     ranges = [at[1][0][0] if at[1] else None for at in (b, i, j)]
     row = col = 0
@@ -141,4 +168,4 @@ def _affine(space: IndexSpace, source: UOp, flat: Lin, b: Lin, i: Lin, j: Lin) -
         else:
             rest.append((node, c))
     batch = space.node((0, tuple(rest))) if rest else None
-    return View(source, row, col, flat[0], batch, ranges[0] if rest else None)
+    return View(row, col, flat[0], batch, ranges[0] if rest else None)

@@ -35,6 +35,7 @@ from tinyjax.lowering.dot_schedule import (
     ROW_BLOCKS,
     SPLITS,
     DotSchedule,
+    DotTarget,
     K,
     M,
     N,
@@ -68,7 +69,7 @@ class Nest:
     name: str
     schedule: DotSchedule
     acc: Type
-    fma: bool
+    target: DotTarget
     a: Operand
     b: Operand
     out: Epilogue
@@ -83,7 +84,7 @@ class Nest:
 
 def multiply_add(b: IRBuilder, nest: Nest, x: Value, y: Value, total: Value) -> Value:
     """x*y + total, fused where the target has it; integers wrap."""
-    if nest.fma and total.type.kind == "float":
+    if nest.target.fma and total.type.kind == "float":
         return b.fma(x, y, total)
     return b.add(b.mul(x, y), total)
 
@@ -216,7 +217,8 @@ class Side:
         b, acc = kernel.b, kernel.nest.acc
         row, col = (mn, k) if self.is_a else (k, mn)
         axis: Axis = "col" if along_k == self.is_a else "row"
-        return widen(b, self.load(b, batch, row, col, width, axis, mask), self.operand.dtype, acc)
+        x = self.load(b, batch, row, col, width, axis, mask)
+        return widen(b, x, self.operand.dtype, acc, kernel.nest.target.half)
 
     @property
     def along_k(self) -> bool:
@@ -231,54 +233,105 @@ def pack_panel(
 ) -> None:
     """into[kk*tile + r] = side(mn + r, k0 + kk) for kk < count, zero up to the next `lanes`.
 
-    Rows past the edge hold copies of the last one (their results are never stored).
+    Rows past the edge hold copies of the last one or zeros (their results are never stored).
     """
-    b, nest = kernel.b, kernel.nest
-    lanes, tile, acc = nest.schedule.lanes, side.tile, nest.acc
-    wide = vec(acc, lanes)
-    parts = [(start, min(lanes, tile - start)) for start in range(0, tile, lanes)]
-    if not side.along_k:
-        left = b.sub(side.limit, mn)
-        masks = [b.first_lanes(b.sub(left, start), lanes) for start, _ in parts]
-        for (start, width), mask in zip(parts, masks, strict=True):
-            if width < lanes:
-                masks[start // lanes] = b.and_(
-                    mask, const_vector(I1, [i < width for i in range(lanes)])
-                )
-        with b.loop(0, count) as loop:
-            at = b.gep(acc, into, b.mul(loop.index, tile))
-            k = b.add(k0, loop.index)
-            for (start, width), mask in zip(parts, masks, strict=True):
-                x = side.fetch(kernel, batch, b.add(mn, start), k, lanes, False, mask)
-                _store_part(b, x, b.gep(acc, at, start), width)
-        end = kernel.round_up(count, k_align(nest.schedule))
-        with b.loop(count, end) as loop:
-            at = b.gep(acc, into, b.mul(loop.index, tile))
-            for start, width in parts:
-                _store_part(b, zero(wide), b.gep(acc, at, start), width)
-        return
+    b, acc, tile = kernel.b, kernel.nest.acc, side.tile
+    place = Panel(batch, mn, k0, into)
+    if side.along_k:
+        whole = b.and_(count, -kernel.nest.schedule.lanes)
+        _pack_blocks(kernel, side, place, whole)
+        _pack_scalars(kernel, side, place, whole, count)
+    else:
+        with b.if_(b.cmp("sle", b.add(mn, tile), side.limit)) as branch:
+            _pack_rows(kernel, side, place, count)
+        with branch.otherwise():
+            if kernel.nest.target.masks:
+                _pack_masked(kernel, side, place, count)
+            else:
+                _pack_scalars(kernel, side, place, const(I64, 0), count)
+    end = kernel.round_up(count, kernel.nest.schedule.lanes)
+    with b.loop(b.mul(count, tile), b.mul(end, tile)) as loop:
+        b.store(zero(acc), b.gep(acc, into, loop.index))
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A panel being packed: which, from where in K, and to where."""
+
+    batch: Value
+    mn: Value
+    k0: Value
+    into: Value
+
+
+def _pack_rows(kernel: Kernel, side: Side, place: Panel, count: Value) -> None:
+    """A whole panel that is contiguous along mn: copies, in powers of two."""
+    b, acc = kernel.b, kernel.nest.acc
+    with b.loop(0, count) as loop:
+        at = b.gep(acc, place.into, b.mul(loop.index, side.tile))
+        k, start = b.add(place.k0, loop.index), 0
+        while start < side.tile:
+            width = min(kernel.nest.schedule.lanes, 1 << (side.tile - start).bit_length() - 1)
+            x = side.fetch(kernel, place.batch, b.add(place.mn, start), k, width, False)
+            b.store(x, b.gep(acc, at, start), align=acc.nbytes)
+            start += width
+
+
+def _pack_masked(kernel: Kernel, side: Side, place: Panel, count: Value) -> None:
+    """A panel contiguous along mn that reaches past the edge."""
+    b, acc, lanes = kernel.b, kernel.nest.acc, kernel.nest.schedule.lanes
+    left = b.sub(side.limit, place.mn)
+    with b.loop(0, count) as loop:
+        at = b.gep(acc, place.into, b.mul(loop.index, side.tile))
+        k = b.add(place.k0, loop.index)
+        for start in range(0, side.tile, lanes):
+            width = min(lanes, side.tile - start)
+            inside = const_vector(I1, [i < width for i in range(lanes)])
+            mask = b.and_(b.first_lanes(b.sub(left, start), lanes), inside)
+            x = side.fetch(kernel, place.batch, b.add(place.mn, start), k, lanes, False, mask)
+            _store_part(b, x, b.gep(acc, at, start), width)
+
+
+def _pack_scalars(kernel: Kernel, side: Side, place: Panel, lo: Value, hi: Value) -> None:
+    """Rows lo..hi of a packed panel, one element at a time."""
+    b, acc = kernel.b, kernel.nest.acc
     last = b.sub(side.limit, 1)
-    for start, width in parts:
-        rows = [b.smin(b.add(mn, start + r), last) for r in range(width)]
-        with b.loop(0, count, lanes) as loop:
-            k = b.add(k0, loop.index)
-            mask = b.first_lanes(b.sub(count, loop.index), lanes)
-            loaded = [side.fetch(kernel, batch, row, k, lanes, True, mask) for row in rows]
-            loaded += [poison(wide)] * (lanes - width)
-            at = b.gep(acc, into, b.add(b.mul(loop.index, tile), start))
+    with b.loop(lo, hi) as down, b.loop(0, side.tile) as across:
+        mn = b.smin(b.add(place.mn, across.index), last)
+        x = side.fetch(kernel, place.batch, mn, b.add(place.k0, down.index), 1, False)
+        b.store(x, b.gep(acc, place.into, b.add(b.mul(down.index, side.tile), across.index)))
+
+
+def _pack_blocks(kernel: Kernel, side: Side, place: Panel, whole: Value) -> None:
+    """A panel contiguous along k: blocks of `lanes` x `lanes`, transposed in registers."""
+    b, acc, lanes, tile = kernel.b, kernel.nest.acc, kernel.nest.schedule.lanes, side.tile
+    last = b.sub(side.limit, 1)
+
+    def columns(start: Value, width: int) -> None:
+        rows = [b.smin(b.add(b.add(place.mn, start), r), last) for r in range(width)]
+        with b.loop(0, whole, lanes) as loop:
+            k = b.add(place.k0, loop.index)
+            loaded = [side.fetch(kernel, place.batch, row, k, lanes, True) for row in rows]
+            loaded += [poison(vec(acc, lanes))] * (lanes - width)
+            at = b.gep(acc, place.into, b.add(b.mul(loop.index, tile), start))
             for kk, x in enumerate(transpose(b, loaded)):
                 _store_part(b, x, b.gep(acc, at, kk * tile), width)
 
+    if tile >= lanes:
+        with b.loop(0, tile - tile % lanes, lanes) as group:
+            columns(group.index, lanes)
+    if tile % lanes:
+        columns(const(I64, tile - tile % lanes), tile % lanes)
+
 
 def _store_part(b: IRBuilder, x: Value, at: Value, width: int) -> None:
-    """Store the first `width` lanes."""
-    lanes = x.type.width
-    if width == lanes:
-        b.store(x, at, align=x.type.scalar.nbytes)
-    elif width & (width - 1) == 0:
-        b.store(b.slice_lanes(x, 0, width), at, align=x.type.scalar.nbytes)
-    else:
-        b.masked_store(x, at, const_vector(I1, [i < width for i in range(lanes)]))
+    """Store the first `width` lanes, in powers of two."""
+    start = 0
+    while start < width:
+        size = 1 << (width - start).bit_length() - 1
+        part = b.slice_lanes(x, start, size)
+        b.store(part, b.gep(x.type.scalar, at, start), align=x.type.scalar.nbytes)
+        start += size
 
 
 def emit_pack(nest: Nest, is_a: bool) -> str:
@@ -328,7 +381,7 @@ class Place:
     """A strip of columns, and the row where a tile of it starts.
 
     Columns `col` .. `col + width` lie at `offset` of column panel `panel`; `left` of them exist.
-    `ragged`: any of its vectors may reach past the edge, else only the last.
+    `ragged`: its vectors may reach past the edge.
     """
 
     panel: Value
@@ -341,7 +394,7 @@ class Place:
 
     def mask(self, b: IRBuilder, vector: int, lanes: int) -> Value | None:
         """The lanes of one vector that exist; None if all must."""
-        if not self.ragged and (vector + 1) * lanes < self.width:
+        if not self.ragged:
             return None
         return b.first_lanes(b.sub(self.left, vector * lanes), lanes)
 
@@ -389,7 +442,7 @@ def source_a(
         return wide(b.gep(buffer.element, base, (const(I64, 0), stride, twice)[inside]))
 
     def wide(at: Value) -> Value:
-        return widen(b, b.load(buffer.element, at), a.operand.dtype, acc)
+        return widen(b, b.load(buffer.element, at), a.operand.dtype, acc, kernel.nest.target.half)
 
     pointers = [buffer.address(b, block.batch, row, block.k0) for row in starts]
     return Source(get, pointers, buffer.element, step)
@@ -421,7 +474,7 @@ def source_b(kernel: Kernel, block: Block, side: Side, packed: Value | None, her
             x = b.load(narrow, place, align=buffer.element.nbytes)
         else:
             x = b.masked_load(narrow, place, mask)
-        return widen(b, x, side.operand.dtype, acc)
+        return widen(b, x, side.operand.dtype, acc, kernel.nest.target.half)
 
     start = buffer.address(b, block.batch, block.k0, here.col)
     return Source(get, [start], buffer.element, buffer.strides[1])
@@ -463,9 +516,9 @@ def inner_tile(
     wide = vec(acc, lanes)
     count = len(rows) * len(cols)
 
-    def step(sums: list[Value], k: Value, mask: Value | None) -> list[Value]:
-        left = [a.fetch(kernel, block.batch, row, k, lanes, True, mask) for row in rows]
-        right = [bs.fetch(kernel, block.batch, col, k, lanes, True, mask) for col in cols]
+    def step(sums: list[Value], k: Value, mask: Value | None, width: int) -> list[Value]:
+        left = [a.fetch(kernel, block.batch, row, k, width, True, mask) for row in rows]
+        right = [bs.fetch(kernel, block.batch, col, k, width, True, mask) for col in cols]
         products = [(x, y) for x in left for y in right]
         return [
             multiply_add(b, nest, x, y, total) for (x, y), total in zip(products, sums, strict=True)
@@ -478,15 +531,20 @@ def inner_tile(
         new: list[Value] = []
         for u in range(unroll):
             k = b.add(block.k0, b.add(loop.index, u * lanes))
-            new += step(loop.carried[u * count : (u + 1) * count], k, None)
+            new += step(loop.carried[u * count : (u + 1) * count], k, None, lanes)
         loop.next(*new)
     totals = loop.results[:count]
     for u in range(1, unroll):
         totals = [b.add(x, y) for x, y in zip(totals, loop.results[u * count :], strict=False)]
-    with b.loop(whole, block.count, lanes, carried=totals) as loop:
-        mask = b.first_lanes(b.sub(block.count, loop.index), lanes)
-        loop.next(*step(loop.carried, b.add(block.k0, loop.index), mask))
-    return _tile([b.reduce_tree(x, "add") for x in loop.results], len(cols))
+    if nest.target.masks:
+        with b.loop(whole, block.count, lanes, carried=totals) as loop:
+            mask = b.first_lanes(b.sub(block.count, loop.index), lanes)
+            loop.next(*step(loop.carried, b.add(block.k0, loop.index), mask, lanes))
+        return _tile([b.reduce_tree(x, "add") for x in loop.results], len(cols))
+    scalars = [b.reduce_tree(x, "add") for x in totals]
+    with b.loop(whole, block.count, carried=scalars) as loop:
+        loop.next(*step(loop.carried, b.add(block.k0, loop.index), None, 1))
+    return _tile(loop.results, len(cols))
 
 
 # ------------------------------------------------------------------------------------ main kernel
@@ -584,9 +642,7 @@ class _Main:
         """The epilogue of one vector (or scalar) of the buffer."""
         b = self.b
         assert self.store is not None
-        mask = None
-        if self.vector > 1:
-            mask = b.first_lanes(b.sub(here.left, inside), self.vector)
+        mask = b.first_lanes(b.sub(here.left, inside), self.vector) if here.ragged else None
         self.store(b, block.batch, row, b.add(here.col, inside), x, "col", mask)
 
     def finish(self, block: Block, tile: Tile, here: Place, rows: list[Value], full: bool) -> None:
@@ -764,14 +820,14 @@ class _Main:
                 )
                 self.down(block, rows, place)
 
-            start, edge = const(I64, 0), nr - step
-            if edge == 0 or schedule.edge == "whole":
+            start = const(I64, 0)
+            if schedule.edge == "masked":
                 strip(nr, start, True)
-            else:
-                with b.if_(b.cmp("sgt", left, edge)) as branch:
-                    strip(nr, start, False)
-                with branch.otherwise(), b.loop(0, left, step) as narrow:
-                    strip(step, narrow.index, False)
+                return
+            with b.if_(b.cmp("sge", left, nr)) as branch:
+                strip(nr, start, False)
+            with branch.otherwise(), b.loop(0, b.smin(left, nr), step) as narrow:
+                strip(step, narrow.index, step > 1)
 
     def down(self, block: Block, rows: tuple[Value, Value], here: Place) -> None:
         """The tiles of one strip of columns: mr rows at a time, then the last `tail` by `tail`."""

@@ -14,13 +14,18 @@ must not touch memory; a load gives zero there. Without one, every lane is in ra
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
 
+from tinyjax.core import dtypes
+from tinyjax.lowering import narrow
 from tinyjax.lowering.irtext import (
     F32,
+    F64,
+    I8,
+    I16,
     I64,
     PTR,
     IRBuilder,
@@ -32,6 +37,7 @@ from tinyjax.lowering.irtext import (
     vec,
     zero,
 )
+from tinyjax.lowering.target import Target
 
 Axis = Literal["row", "col"]
 
@@ -116,6 +122,7 @@ class Param:
 
 
 Size = int | Param
+BatchAt = Callable[[IRBuilder, Value], Value]
 
 
 def read_size(b: IRBuilder, params: Value, size: Size) -> Value:
@@ -140,9 +147,15 @@ class Buffer:
     element: Type
     base: Value
     strides: tuple[Value, Value, Value]
+    batch_at: BatchAt | None = None
+    dtype: np.dtype | None = None  # of stores
+    half: bool = True
 
     def address(self, b: IRBuilder, batch: Value, row: Value, col: Value) -> Value:
+        """Of one element."""
         at = self.base
+        if self.batch_at is not None:
+            batch = self.batch_at(b, batch)
         for index, stride in zip((batch, row, col), self.strides, strict=True):
             at = b.gep(self.element, at, b.mul(index, stride))
         return at
@@ -150,7 +163,7 @@ class Buffer:
     def transposed(self) -> Buffer:
         """Rows and columns exchanged."""
         batch, row, col = self.strides
-        return Buffer(self.element, self.base, (batch, col, row))
+        return replace(self, strides=(batch, col, row))
 
     def lanes(self, b: IRBuilder, at: Value, width: int, stride: Value) -> Value:
         """One address per lane along an axis of any stride."""
@@ -197,7 +210,8 @@ class Buffer:
     ) -> None:
         at = self.address(b, batch, row, col)
         stride = self.strides[1 if axis == "row" else 2]
-        x = b.cast(x, self.element)
+        assert self.dtype is not None
+        x = narrowed(b, x, self.dtype, self.half)
         width = x.type.width
         if width == 1:
             if mask is None:
@@ -214,16 +228,27 @@ class Buffer:
         return None
 
 
-def _open_buffer(
-    b: IRBuilder, slots: Value, params: Value, slot: int, element: Type, where: tuple[Size, ...]
+def _buffer(
+    b: IRBuilder, slots: Value, params: Value, slot: int, dtype: np.dtype, where: Where
 ) -> Buffer:
-    batch, row, col, offset = (read_size(b, params, size) for size in where)
-    base = b.gep(element, slot_pointer(b, slots, slot), offset)
-    return Buffer(element, base, (batch, row, col))
+    batch, row, col, offset = (read_size(b, params, size) for size in where.sizes)
+    base = b.gep(storage(dtype), slot_pointer(b, slots, slot), offset)
+    return Buffer(storage(dtype), base, (batch, row, col), where.batch_at, dtype, where.half)
 
 
-def _key(kind: str, slot: int, dtype: np.dtype, where: tuple[Size, ...]) -> str:
-    return f"{kind}({slot}, {dtype.name}, {', '.join(map(str, where))})"
+@dataclass(frozen=True, slots=True)
+class Where:
+    """How a strided buffer is addressed."""
+
+    sizes: tuple[Size, Size, Size, Size]
+    batch_at: BatchAt | None
+    batch_key: str
+    half: bool
+
+    def key(self, kind: str, slot: int, dtype: np.dtype) -> str:
+        """What is compiled in, as text."""
+        sizes = ", ".join(map(str, self.sizes))
+        return f"{kind}({slot}, {dtype.name}, {sizes}{self.batch_key})"
 
 
 def strided(
@@ -234,19 +259,23 @@ def strided(
     col: Size,
     batch: Size = 0,
     offset: Size = 0,
+    batch_at: BatchAt | None = None,
+    batch_key: str = "",
 ) -> Operand:
     """The buffer in `slots[slot]` with strides in elements; the unit stride is written as 1.
 
     Strides that are `Param`s are read at run time, so one kernel serves every shape of a layout.
+    Where the offset of a matrix is not batch * stride (a batch axis that was split), `batch_at`
+    computes the factor of `batch` from the index, and `batch_key` names it for the cache.
     """
     dtype = np.dtype(dtype)
-    where = (batch, row, col, offset)
+    where = Where((batch, row, col, offset), batch_at, batch_key, True)
 
     def open(b: IRBuilder, slots: Value, params: Value) -> Load:
-        return _open_buffer(b, slots, params, slot, type_of(dtype), where)
+        return _buffer(b, slots, params, slot, dtype, where)
 
     unit: Axis | None = "col" if col == 1 else "row" if row == 1 else None
-    key = _key("strided", slot, dtype, where)
+    key = where.key("strided", slot, dtype)
     return Operand(dtype, unit, open, key, shared=batch == 0, cheap=dtype.itemsize >= 4)
 
 
@@ -258,16 +287,22 @@ def strided_store(
     col: Size,
     batch: Size = 0,
     offset: Size = 0,
+    batch_at: BatchAt | None = None,
+    batch_key: str = "",
+    half: bool = True,
 ) -> Epilogue:
-    """Plain stores to the buffer in `slots[slot]`, converting to its dtype."""
+    """Plain stores to the buffer in `slots[slot]`, converting to its dtype.
+
+    `half`: the target converts float16 in hardware (`DotTarget.half`).
+    """
     dtype = np.dtype(dtype)
-    where = (batch, row, col, offset)
+    where = Where((batch, row, col, offset), batch_at, batch_key, half)
 
     def open(b: IRBuilder, slots: Value, params: Value) -> Store:
-        return _open_buffer(b, slots, params, slot, type_of(dtype), where).store
+        return _buffer(b, slots, params, slot, dtype, where).store
 
     axis: Axis = "row" if row == 1 and col != 1 else "col"
-    return Epilogue(open, _key("store", slot, dtype, where), axis, inline=True)
+    return Epilogue(open, where.key("store", slot, dtype), axis, inline=dtype.itemsize >= 4)
 
 
 # --------------------------------------------------------------------------------------- adapters
@@ -322,10 +357,40 @@ def transposed_store(out: Epilogue) -> Epilogue:
     return Epilogue(open, f"T({out.key})", _OTHER[out.axis], out.inline)
 
 
-def widen(b: IRBuilder, x: Value, dtype: np.dtype, target: Type) -> Value:
-    """Convert a loaded value to the accumulator type; exact for every dtype the nest takes."""
+def widen(b: IRBuilder, x: Value, dtype: np.dtype, target: Type, half: bool) -> Value:
+    """Convert a loaded value to the accumulator type, exactly.
+
+    A narrow float may come as its LLVM type or as stored bits. `half`: float16 in hardware.
+    """
     if x.type.scalar is target:
         return x
-    if target is not F32 and x.type.kind == "float" and target.kind == "int":
+    if dtypes.is_float(dtype) and dtype.itemsize < 4:
+        if x.type.kind == "int":
+            x = narrow.widen(b, _conversions(half), dtype, x)
+        return b.cast(b.cast(x, F32), target)
+    if dtypes.is_float(dtype) and target.kind == "int":
         raise TypeError(f"cannot accumulate {dtype.name} in {target}")
-    return b.cast(x, target, signed=dtype.kind == "i")
+    return b.cast(x, target, signed=dtypes.is_signed(dtype))
+
+
+def narrowed(b: IRBuilder, x: Value, dtype: np.dtype, half: bool) -> Value:
+    """Convert an accumulated value to the storage type of `dtype`, rounding once."""
+    if not (dtypes.is_float(dtype) and dtype.itemsize < 4):
+        return b.cast(x, type_of(dtype))
+    if x.type.scalar is F64:
+        x = narrow.odd_from_double(b, x)
+    elif x.type.kind == "int":
+        x = narrow.odd_from_integer(b, x, True)
+    return narrow.narrow(b, _conversions(half), dtype, x)
+
+
+def storage(dtype: np.dtype) -> Type:
+    """Narrow floats are moved as their bits: the hardware's conversions are not all exact."""
+    if dtypes.is_float(dtype) and dtype.itemsize < 4:
+        return I8 if dtype.itemsize == 1 else I16
+    return type_of(dtype)
+
+
+def _conversions(half: bool) -> Target:
+    """The only fact that narrow floats ask of a target."""
+    return Target("", "", "", 0, 0, False, False, half)

@@ -20,7 +20,7 @@ from tinyjax.lowering.dot_operands import Epilogue, Operand, transposed
 
 Packing = Literal["none", "task", "step"]
 Kind = Literal["outer", "inner"]
-Edge = Literal["whole", "narrow"]
+Edge = Literal["masked", "narrow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,13 @@ class DotTarget:
     vector_bytes: int = 64
     registers: int = 32
     fma: bool = True
-    l1_bytes: int = 32 << 10
+    half: bool = True  # converts float16 in hardware
     l2_bytes: int = 1 << 20
+
+    @property
+    def masks(self) -> bool:
+        """Predicated loads and stores of every element size."""
+        return self.vector_bytes >= 64
 
     def lanes(self, accumulate: np.dtype) -> int:
         """Elements of the accumulator type in one register."""
@@ -44,9 +49,10 @@ def dot_target(features: Collection[str], architecture: str = "x86_64") -> DotTa
         return DotTarget(vector_bytes=16, registers=32, fma=True)
     if "avx512f" in features and "avx512vl" in features:
         return DotTarget(64, 32, True)
+    half = "f16c" in features
     if "avx2" in features and "fma" in features:
-        return DotTarget(32, 16, True)
-    return DotTarget(16, 16, False)
+        return DotTarget(32, 16, True, half)
+    return DotTarget(16, 16, False, half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,8 @@ class DotSchedule:
     lanes     elements per vector.
     mr, nr    register tile, in elements.
     tail      height of the tile for the last rows of a matrix (divides mr).
-    edge      the last columns: a whole tile with masks, or narrow tiles of one vector (more code).
+    edge      the last columns. masked: every tile has masks; narrow: whole tiles have none, what
+              is left is done a (masked) vector at a time: more code, for small N or without masks.
     unroll    vectors along K per iteration of the inner kind, each with sums of its own.
     pack_a/b  none: operands are read where they lie; task: each task packs its block into its own
               scratch; step: a kernel of its own packs everything first.
@@ -126,7 +133,8 @@ def round_up(x: int, y: int) -> int:
 
 def k_align(schedule: DotSchedule) -> int:
     """Blocks of K start at multiples of this: a packing transpose writes `lanes` rows at once."""
-    return schedule.lanes
+    packs = (schedule.pack_a, schedule.pack_b) != ("none", "none")
+    return schedule.lanes if packs or schedule.split_k else 1
 
 
 def dot_params(schedule: DotSchedule, batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
@@ -152,7 +160,7 @@ def dot_params(schedule: DotSchedule, batch: int, m: int, n: int, k: int) -> tup
 
 SKINNY = 4  # rows (or columns) up to which a long operand is only streamed, never packed
 STRIP = 8  # vectors across the tile of one row: enough chains to hide the latency of an FMA
-STREAMED_ROWS = 16  # of B at a time when it comes from memory: streams and pages that stay open
+STREAMED_ROWS = 8  # of B at a time when it comes from memory: streams and pages that stay open
 INNER_LIMIT, INNER_LEAST_K = 12, 64  # A B^T with this few rows: packing B costs as much as using it
 INNER_SUMS, INNER_ROWS = 16, 8  # accumulators of an inner tile; streams one core prefetches well
 K_BLOCK_BYTES = 2048  # kc: a panel of 4 packed vectors is 128 KiB, an eighth of L2
@@ -181,11 +189,12 @@ def choose_schedule(
     m: int,
     n: int,
     k: int,
-    threads: int = 1,
+    threads: int = 8,
 ) -> DotSchedule:
     """The schedule for one shape (or a typical one, where sizes are symbolic).
 
-    `threads` changes how the work is cut (mc, nc), never the order of summation.
+    `threads` (an upper bound will do) changes how the work is cut (mc, nc), never the order of
+    summation.
     """
     along_k = (b.unit == "row", a.unit == "col")
     short, long = min(m, n), along_k[0 if n > m else 1]
@@ -264,8 +273,8 @@ def _packed(
     kc = K_BLOCK_BYTES // size
     if k <= kc or (pack_a == "none" and pack_b == "none"):
         kc = 0
-    ragged = 0 < n % nr <= nr - lanes and n < 8 * nr
-    edge: Edge = "narrow" if ragged else "whole"
+    wasteful = 0 < n % nr <= nr - lanes and n < 8 * nr
+    edge: Edge = "narrow" if wasteful or not target.masks else "masked"
     return DotSchedule("outer", False, lanes, mr, nr, tail, edge, 1, pack_a, pack_b, mc, nc, kc)
 
 
@@ -274,8 +283,6 @@ def _cut(schedule: DotSchedule, batch: int, m: int, n: int, k: int, threads: int
     streamed = schedule.kind == "inner" or schedule.pack_a == "none"
     least = STREAMED_PER_TASK if streamed else WORK_PER_TASK
     wanted = min(TASKS_PER_THREAD * threads, batch * m * n * k // least)
-    if threads == 1:
-        wanted = 1
 
     def tasks(mc: int, nc: int) -> int:
         blocks = ceil_div(max(m, 1), mc) * ceil_div(max(n, 1), nc)

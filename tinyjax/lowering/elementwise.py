@@ -266,6 +266,10 @@ class Elementwise:
         else:
             fx, fy, bx, by = self.wide(x), self.wide(y), self.raw(x), self.raw(y)
             sign, nan = of.sign, narrow_nan(of)
+        if of is not None and of.specials == "scale":  # codes rise with the values
+            step = b.select(b.cmp("olt", fx, fy), b.add(bx, 1), b.sub(bx, 1))
+            step = b.select(b.cmp("oeq", fx, fy), by, step)
+            return Register(dtype, b.select(b.cmp("uno", fx, fy), 255, step))
         magnitude = b.and_(bx, sign - 1)
         zero = b.cmp("oeq", fx, 0.0)
         smallest = b.or_(b.and_(by, sign), 1)
@@ -430,7 +434,7 @@ def narrow_nan(of: narrow.Layout) -> int | None:
         return of.infinity | 1 << (of.mantissa - 1)
     if of.specials == "none":
         return None
-    return {"fn": of.infinity, "fnuz": of.sign, "scale": 255}[of.specials]
+    return of.infinity if of.specials == "fn" else of.sign
 
 
 COMPARE_NAMES = {Op.CMPEQ: "eq", Op.CMPNE: "ne", Op.CMPLT: "lt", Op.CMPLE: "le"}

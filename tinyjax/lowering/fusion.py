@@ -196,18 +196,30 @@ class _Planner:
     # --- estimates -----------------------------------------------------------------------------------
 
     def estimate(self) -> None:
-        """Time and bytes per element if everything cheap below a node is inlined into it."""
+        """Time and bytes per element if what is cheap below a node is inlined into it.
+
+        An operand with several readers counts as a buffer unless it is only a view: it will be one,
+        or its work would be counted again in all that follows (a residual stream).
+        """
+        readers: dict[UOp, int] = {}
+        for n in self.order:
+            for s in n.operands:
+                readers[s] = readers.get(s, 0) + 1
+        operand: dict[UOp, tuple[float, float]] = {}
         for n in self.order:
             kind = class_of(n)
-            item = float(getattr(n.aval.dtype, "itemsize", 8)) if isinstance(n.aval, Aval) else 8.0
-            src = [s for s in n.src if s.op is not Op.CONST] if kind == "map" else []
-            self.work[n] = costs.element_ns(n.op) + sum(
-                self.work[s] for s in src if s.aval.size > 1
-            )
-            self.bytes[n] = item
+            item = float(n.aval.dtype.itemsize) if isinstance(n.aval, Aval) else 8.0
+            work, read = costs.element_ns(n.op), item
             if kind == "map":
-                self.bytes[n] = sum(self.bytes[s] for s in src if s.aval.size > 1)
-            below = max((self.levels.get(s, 0) for s in n.operands), default=0)
+                read = 0.0
+                for s in n.src:
+                    if s.op is not Op.CONST and s.aval.size > 1:
+                        more = operand[s]
+                        work, read = work + more[0], read + more[1]
+            self.work[n], self.bytes[n] = work, read
+            shared = readers.get(n, 0) > 1 and n.op in ELEMENTWISE
+            operand[n] = (0.0, item) if shared or kind != "map" else (work, read)
+            below = max((self.levels[s] for s in n.operands), default=0)
             self.levels[n] = below + (kind == "fold" and n.op is not Op.GETTUPLE)
             if n.op is Op.REMAT or any(s in self.late for s in n.operands):
                 self.late.add(n)

@@ -227,7 +227,7 @@ def apply(op: Op, arg: Any, dtype: Any, args: Sequence[Any]) -> Any:
         return args[1] if args[0] else args[2]
     source = args[0].dtype
     if op is Op.NEXTAFTER:
-        return np.nextafter(args[0], args[1])
+        return args[1] if args[0] == args[1] else np.nextafter(args[0], args[1])
     if op in COMPARES and not dtypes.is_complex(source):
         return np.bool_(COMPARES[op](args[0], args[1]))
     if dtypes.is_bool(source):
@@ -586,7 +586,7 @@ def convert(x: Any, dtype: Any) -> Any:
     if source == dtype:
         return x
     if dtypes.is_bool(dtype):
-        return np.bool_(x != 0)
+        return np.bool_((np.float32(x) if source.itemsize < 4 else x) != 0)
     if dtypes.is_complex(source) and not dtypes.is_complex(dtype):
         return convert(x.real, dtype)
     if dtypes.is_integer(dtype):

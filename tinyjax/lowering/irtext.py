@@ -996,8 +996,10 @@ class Loop:
         self._body, self._done = b.new_label("loop"), b.new_label("done")
         if self._nonempty:
             b.br(self._body)
-        else:
-            b.cond_br(b.cmp("slt", self._lo, self._hi), self._body, self._done)
+        else:  # never folded, even if known to be empty: the body needs its predecessor
+            guard = b.cmp("slt", self._lo, self._hi)
+            b.lines.append(f"  br {guard}, label %{self._body}, label %{self._done}")
+            b._open = False
         self._pre, self._mark = b.block, len(b._added)
         b._place(self._body)
         self._where = len(b.lines)
@@ -1025,7 +1027,8 @@ class Loop:
         assert len(self._new) == len(self._init), "a loop with carried values must call next"
         after = b.add(self.index, self._step)
         latch, again = b.block, b.cmp("slt", after, self._hi)
-        b.cond_br(again, self._body, self._done)
+        b.lines.append(f"  br {again}, label %{self._body}, label %{self._done}")
+        b._open = False
         phis = zip(
             [self.index, *self.carried], [self._lo, *self._init], [after, *self._new], strict=True
         )

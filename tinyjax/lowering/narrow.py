@@ -104,7 +104,7 @@ def widen(b: IRBuilder, target: Target, dtype: Any, bits: Value) -> Value:
     sign = b.shl(b.and_(wide, of.sign), 32 - of.bits)
     result = b.or_(result, sign)
     if of.specials == "fnuz":
-        result = b.select(b.cmp("eq", wide, of.sign), 0x7FC00000, result)
+        result = b.select(b.cmp("eq", wide, of.sign), 0xFFC00000, result)
     return b.bitcast(result, as_float)
 
 
@@ -150,7 +150,7 @@ def narrow(b: IRBuilder, target: Target, dtype: Any, x: Value) -> Value:
 def _narrow_to_scale(b: IRBuilder, bits: Value, magnitude: Value) -> Value:
     """Nearest power of two as its biased exponent; what is not positive and finite is NaN (255)."""
     exponent = b.lshr(b.add(magnitude, 0x400000), 23)
-    exponent = b.select(b.cmp("ult", magnitude, 0x00800000), 0, exponent)
+    exponent = b.select(b.cmp("ule", magnitude, 0x00400000), 0, exponent)
     exponent = b.umin(exponent, 255)
     # Negative or zero: as a signed integer not above 0.
     return b.cast(b.select(b.cmp("sle", bits, 0), 255, exponent), I8)

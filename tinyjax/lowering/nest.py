@@ -49,12 +49,16 @@ def fold_operands(node: UOp) -> tuple[UOp, ...]:
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """`for range`, `lanes` iterations per vector, `copies` vectors (or scalars) per step."""
+    """`for range`, `lanes` iterations per vector, `copies` vectors (or scalars) per step.
+
+    `columns` > 0: the reduction inside accumulates blocks of so many columns in memory.
+    """
 
     range: UOp
     lines: list[Line] = field(default_factory=list)
     lanes: int = 1
     copies: int = 1
+    columns: int = 0
     starts: list[UOp] = field(default_factory=list)  # folds whose outermost loop this is
     carries: list[UOp] = field(default_factory=list)  # folds and prefixes accumulated inside
     indexes: list[UOp] = field(default_factory=list)  # INDEX nodes used inside
@@ -346,6 +350,7 @@ class Nest:
                 if isinstance(line, Loop):
                     width = f" lanes={line.lanes}" if line.lanes > 1 else ""
                     width += f" copies={line.copies}" if line.copies > 1 else ""
+                    width += f" columns={line.columns}" if line.columns else ""
                     out.append(f"{indent}for {name(line.range)} in {line.extent} {line.kind}{width}:")
                     show(line.lines, indent + "  ")
                 elif isinstance(line, Accumulate):

@@ -31,13 +31,13 @@ from tinyjax.core.body import params_of
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering import plan as planning
-from tinyjax.lowering.codegen import compile_kernel
+from tinyjax.lowering.codegen import compile_kernels
 from tinyjax.lowering.dot_kernel import DotKernel
 from tinyjax.lowering.fusion import CONTRACTION, Group
 from tinyjax.lowering.interpret import interpret
 from tinyjax.lowering.kernel import Code, Kernel
 from tinyjax.lowering.plan import ALIGNMENT, Plan, Slot
-from tinyjax.lowering.rangeify import rangeify
+from tinyjax.lowering.rangeify import is_update, rangeify
 from tinyjax.lowering.sort import SortKernel
 from tinyjax.lowering.target import Target, host
 
@@ -65,11 +65,17 @@ class LoopKernel(Kernel):
         return self.body.src[-1].op.name.lower()
 
     def codes(self, target: Target) -> list[Code]:
-        """One call."""
-        made = compile_kernel(self.sink, target, "k")
+        """One call, or two for a big reduction with few results."""
         return [
-            Code(made.ir_text, made.passes, made.tasks.total, made.tasks.chunk, cycles=made.cycles)
+            Code(k.ir_text, k.passes, k.tasks.total, k.tasks.chunk, k.scratch, cycles=k.cycles)
+            for k in compile_kernels(self.sink, target, "k", self.slots)
         ]
+
+    @property
+    def slots(self) -> int:
+        """Number of outputs and inputs; scratch comes after them."""
+        inputs = [n.arg[0] for n in toposort([self.body]) if n.op is Op.PARAM]
+        return max(inputs, default=-1) + 1 + (0 if is_update(self.body) else len(self.body.src))
 
     def interpret(self, arrays: Sequence[Array]) -> None:
         """Run the nest in plain Python."""

@@ -10,6 +10,8 @@ model in cycles:
   extent is short) is compared with the best that its inner loops can do.
 * **unroll(r, n)**: a vector loop that accumulates runs `n` vectors per step, each with accumulators
   of its own, to cover the latency of the additions; they are combined in a fixed tree.
+* **columns(r, n)**: a reduction over rows keeps the accumulators of `n` columns in memory and
+  reads whole pieces of rows (columns.py), where the vector loop is too wide for registers.
 * **chunk(r, n)**: a long floating sum is flushed into an outer accumulator every `n` steps, so that
   its error grows with n + iterations/n, not with the iterations.
 * **tasks(r..., n)**: outermost parallel loops are cut into units of `n` iterations; a task is a
@@ -49,12 +51,20 @@ TASK_CYCLES = 100_000
 """A task is about 30 us: ten times what handing it to a thread costs."""
 MAX_TASKS = 256
 """More tasks than this help no machine of today; fewer atomic increments."""
+ENOUGH_UNITS = 16
+"""With at least this many units a kernel needs no split reduction to keep threads busy."""
+MAX_CHUNKS = 64
+"""Chunks of a split reduction: enough for the threads of a large machine."""
 FOLD_VECTORS = 8
 """Accumulators per sum: latency 4 x 2 additions per cycle."""
 MAX_ACCUMULATORS = 16
 """All folds of a sweep together; half of AVX-512's registers."""
-OUTER_VECTORS = 4
+OUTER_VECTORS = 8
 """Vectors side by side when the vector loop is outside a reduction (columns): whole cache lines."""
+COLUMN_BYTES = 4096
+"""Accumulators of a column block per fold: a page of each row, well inside L1."""
+COLUMN_ROWS = 8
+"""Rows added at a time: as many streams as prefetchers follow."""
 FOLD_CHAIN = 256
 """Sequential additions into one accumulator before it is flushed."""
 UNROLL_WEIGHT = 32
@@ -331,6 +341,8 @@ def _unroll(made: Schedule, lines: list[Line]) -> None:
         if not isinstance(line, Loop):
             continue
         inner = [x for x in line.lines if isinstance(x, Loop)]
+        if _as_columns(made, line):
+            continue
         vectors = line.extent // line.lanes
         copies = 1
         if line.lanes > 1 and inner:
@@ -345,6 +357,32 @@ def _unroll(made: Schedule, lines: list[Line]) -> None:
             made.actions.append(f"unroll(r{line.range.arg[0]}, {copies})")
         if not (line.copies > 1 and inner):
             _unroll(made, inner)
+
+
+def _as_columns(made: Schedule, loop: Loop) -> bool:
+    """Choose `columns` for a wide vector loop around one plain reduction over many rows."""
+    rows = [x for x in loop.lines if isinstance(x, Loop)]
+    if loop.lanes == 1 or loop.kind != "loop" or len(rows) != 1 or rows[0].kind != "reduce":
+        return False
+    (inner,) = rows
+    if any(isinstance(x, Loop) for x in inner.lines) or loop.carries:
+        return False
+    if inner.starts != inner.carries or not _additive(inner):
+        return False
+    if any(dtypes.is_bool(f.src[0].aval.dtype) for f in inner.starts):
+        return False
+    if any(n.op is Op.FOLD for f in inner.starts for n in toposort(f.src[:1])):
+        return False
+    if inner.extent < 2 * COLUMN_ROWS or loop.extent <= OUTER_VECTORS * loop.lanes:
+        return False
+    if _weight(inner.lines) * COLUMN_ROWS > 4 * UNROLL_WEIGHT:
+        return False
+    width = max(s.aval.dtype.itemsize for f in inner.starts for s in f.src[:1])
+    loop.columns = min(COLUMN_BYTES // max(4, width), -(-loop.extent // loop.lanes) * loop.lanes)
+    inner.copies = COLUMN_ROWS
+    made.actions.append(f"columns(r{loop.range.arg[0]}, {loop.columns})")
+    made.actions.append(f"unroll(r{inner.range.arg[0]}, {COLUMN_ROWS})")
+    return True
 
 
 def _affordable(loop: Loop) -> int:
@@ -370,6 +408,13 @@ def _largest(count: int, most: int) -> int:
     return 1 << (most.bit_length() - 1)
 
 
+def wanted_chunks(made: Schedule) -> int:
+    """Into how many pieces a big reduction with few parallel units should be cut; 1: not at all."""
+    if made.tasks.total >= ENOUGH_UNITS or made.cycles < 4 * TASK_CYCLES:
+        return 1
+    return min(MAX_CHUNKS, int(made.cycles / TASK_CYCLES / made.tasks.total))
+
+
 def _split_tasks(made: Schedule) -> None:
     """Cut the outermost parallel loops into units, and units into tasks of about TASK_CYCLES."""
     nest = made.nest
@@ -389,7 +434,7 @@ def _split_tasks(made: Schedule) -> None:
         if line.kind != "loop":
             return
         loops = [line]
-        units = line.extent // (line.lanes * line.copies)
+        units = line.extent // (line.columns or line.lanes * line.copies)
         while (
             units < MAX_TASKS // 4
             and line.lanes == 1
@@ -400,9 +445,9 @@ def _split_tasks(made: Schedule) -> None:
         ):
             line = line.lines[-1]
             loops.append(line)
-            units *= max(1, line.extent // (line.lanes * line.copies))
+            units *= max(1, line.extent // (line.columns or line.lanes * line.copies))
     last = loops[-1]
-    step = last.lanes * last.copies
+    step = last.columns or last.lanes * last.copies
     outer = math.prod(x.extent for x in loops[:-1])
     iterations = -(-last.extent // step)  # steps of the last loop
     wanted = min(MAX_TASKS, max(1, int(made.cycles / TASK_CYCLES)))

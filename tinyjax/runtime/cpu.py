@@ -13,6 +13,7 @@ fork, so that a child never inherits LLVM in the middle of something.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib.util
 import os
@@ -195,6 +196,9 @@ def assembly(ir: str, name: str, *, passes: Passes = "vector") -> str:
         return str(machine.emit_assembly(module))
 
 
+# At exit, wait for a compilation under way on the helper thread and let none begin: LLVM's
+# destructors must not run under it.
+atexit.register(_llvm_lock.acquire)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_llvm_lock.acquire,

@@ -61,8 +61,11 @@ def load(data: bytes, exports: Sequence[str], allowed: Collection[str] = KERNEL_
 
     Raises: LoadError if it is damaged, lacks an export, or needs a symbol that is not `allowed`.
     """
-    if sys.platform.startswith("linux") and platform.machine() in ("x86_64", "AMD64"):
-        return _load_elf(data, exports, allowed)
+    if sys.platform.startswith("linux") and platform.machine() == "x86_64":
+        try:
+            return _load_elf(data, exports, allowed)
+        except (struct.error, IndexError, ValueError) as error:
+            raise LoadError(f"damaged ELF object: {error}") from error
     return _load_llvm(data, exports, allowed)
 
 
@@ -98,17 +101,18 @@ class _Elf:
     """The parts of a relocatable object that loading needs."""
 
     data: bytes
+    machine: int
     sections: list[tuple[int, ...]]
     symbols: list[tuple[int, ...]]
     names: list[str]
 
     @staticmethod
     def read(data: bytes) -> _Elf:
-        """Raises LoadError unless this is a relocatable x86-64 object."""
+        """Raises LoadError unless this is a relocatable 64-bit little-endian object."""
         try:
             ident, kind, machine, *_, section_at, _, _, _, _, _, count, _ = HEADER.unpack_from(data)
-            if ident[:6] != b"\x7fELF\x02\x01" or kind != 1 or machine != EM_X86_64:
-                raise LoadError("not a relocatable x86-64 ELF object")
+            if ident[:6] != b"\x7fELF\x02\x01" or kind != 1:
+                raise LoadError("not a relocatable 64-bit ELF object")
             sections = [
                 SECTION.unpack_from(data, section_at + number * SECTION.size)
                 for number in range(count)
@@ -121,7 +125,7 @@ class _Elf:
                     strings = sections[link][4]
                     symbols = list(SYMBOL.iter_unpack(data[start : start + size]))
                     names = [_text_at(data, strings + symbol[0]) for symbol in symbols]
-            return _Elf(data, sections, symbols, names)
+            return _Elf(data, machine, sections, symbols, names)
         except (struct.error, IndexError, ValueError) as error:
             raise LoadError(f"damaged ELF object: {error}") from error
 
@@ -136,7 +140,7 @@ class _Elf:
 
 def undefined_symbols(data: bytes) -> list[str]:
     """What an ELF object needs from outside; [] for other formats (their linker reports it)."""
-    return _Elf.read(data).undefined() if data[:4] == b"\x7fELF" and data[18] == EM_X86_64 else []
+    return _Elf.read(data).undefined() if data[:4] == b"\x7fELF" else []
 
 
 def check_symbols(needed: Sequence[str], allowed: Collection[str]) -> None:
@@ -186,6 +190,8 @@ def _round_up(value: int, multiple: int) -> int:
 
 def _load_elf(data: bytes, exports: Sequence[str], allowed: Collection[str]) -> Loaded:
     elf = _Elf.read(data)
+    if elf.machine != EM_X86_64:
+        raise LoadError("not x86-64 code")
     needed = elf.undefined()
     check_symbols(needed, allowed)
 

@@ -1,0 +1,27 @@
+"""What holds for all tests: a kernel cache of the run's own, and hypothesis without deadlines."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import hypothesis
+import pytest
+
+CACHE_VARIABLE = "TINYJAX_CACHE_DIR"
+
+# Machines that run tests are busy: only what an example computes may fail it, not its time.
+hypothesis.settings.register_profile("tinyjax", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("tinyjax")
+
+# Set before tinyjax is imported. The processes of pytest-xdist, and those that tests start,
+# inherit it, so that a kernel is compiled once a run.
+folder_made_here = None
+if CACHE_VARIABLE not in os.environ:
+    folder_made_here = os.environ[CACHE_VARIABLE] = tempfile.mkdtemp(prefix="tinyjax-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if folder_made_here is not None:
+        shutil.rmtree(folder_made_here, ignore_errors=True)

@@ -1,0 +1,204 @@
+"""The fusion plan: which nodes share a kernel, and that planning is linear."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.lowering.bodies import I32, arg, layer_norm, rows, scalar, softmax, transformer
+from tinyjax.core import build as B
+from tinyjax.core.infos import GatherInfo, ScatterInfo
+from tinyjax.core.ops import Op
+from tinyjax.core.uop import UOp, get, tuple_of
+from tinyjax.lowering import costs
+from tinyjax.lowering.fusion import FusionPlan, base, class_of, plan_fusion
+from tinyjax.lowering.inline import inline
+from tinyjax.lowering.prepare import prepare
+
+X = arg(0, (64, 32))
+
+
+def fuse(*outputs: UOp) -> FusionPlan:
+    return plan_fusion(prepare(inline(tuple_of(list(outputs)))))
+
+
+def shape_of(plan: FusionPlan) -> list[tuple[str, list[str]]]:
+    """Kind and written ops of each group."""
+    return [(g.kind, [o.op.name for o in g.outputs]) for g in plan.groups]
+
+
+@pytest.mark.parametrize("model", [softmax, layer_norm])
+def test_row_wise_models_are_one_kernel(model):
+    assert len(fuse(model(X)).groups) == 1
+
+
+def test_logsumexp_is_one_kernel():
+    top = B.reduce("max", X, [1])
+    total = B.sum_(B.exp(B.sub(X, rows(top, X))), [1])
+    assert shape_of(fuse(B.add(top, B.log(total)))) == [("loop", ["ADD"])]
+
+
+def test_a_fold_takes_its_prologue_and_its_epilogue():
+    mean = B.mul(B.sum_(B.exp(X), [0]), scalar(1 / 64))
+    assert shape_of(fuse(B.sqrt(mean))) == [("loop", ["SQRT"])]
+
+
+def test_a_row_value_needed_elsewhere_is_a_second_output():
+    mean = B.mul(B.sum_(X, [1]), scalar(1 / 32))
+    assert shape_of(fuse(B.sub(X, rows(mean, X)), mean)) == [("loop", ["MUL", "SUB"])]
+
+
+def test_a_mean_over_everything_does_not_serialise_what_reads_it():
+    big = arg(0, (512, 512))
+    mean = B.sum_(big, [0, 1])
+    plan = fuse(B.sub(big, B.full(big.shape, mean)))
+    assert [g.outputs[-1].op for g in plan.groups][-1] is Op.SUB
+    assert all(len(g.outputs) == 1 for g in plan.groups) and len(plan.groups) == 3
+
+
+def test_a_small_mean_over_everything_saves_a_launch():
+    assert len(fuse(B.sub(X, B.full(X.shape, B.sum_(X, [0, 1])))).groups) == 1
+
+
+def test_a_large_fold_into_few_results_is_done_in_parts():
+    plan = fuse(B.sum_(arg(0, (1 << 20,)), [0]))
+    assert [g.outputs[0].shape for g in plan.groups] == [(64,), ()]
+
+
+def test_cheap_maps_are_inlined_into_every_reader():
+    twice = B.add(X, scalar(1))
+    plan = fuse(B.sum_(twice, [0]), B.reduce("max", B.permute(twice, (1, 0)), [1]))
+    assert all(Op.ADD not in {o.op for o in g.outputs} for g in plan.groups)
+
+
+def test_expensive_maps_with_several_readers_are_written_once():
+    wave = B.sin(B.cos(B.sin(X)))
+    plan = fuse(B.sum_(wave, [0]), B.prefix("add", wave, 0))
+    assert ["SIN"] in [ops for _, ops in shape_of(plan)]
+
+
+def test_an_expensive_row_read_by_every_column_is_not_recomputed():
+    row = B.exp(B.sin(arg(1, (32,))))
+    assert len(fuse(B.mul(B.expand(row, (4096, 32), (1,)), arg(0, (4096, 32)))).groups) == 2
+
+
+def test_a_value_read_before_and_after_a_contraction_closes_no_cycle():
+    h = B.tanh(X)
+    product = B.dot(h, arg(1, (32, 32)), ((1,), (0,)))
+    plan = fuse(B.add(h, product))
+    kinds = [k for k, _ in shape_of(plan)]
+    assert kinds == ["loop", "contraction", "loop"]
+    assert shape_of(plan)[0] == ("loop", ["TANH"])
+
+
+def test_views_of_dot_operands_cost_no_kernel():
+    q, k = arg(0, (2, 8, 4, 16)), arg(1, (2, 8, 4, 16))
+    plan = fuse(B.dot(q, k, ((3,), (3,)), ((0, 2), (0, 2))))
+    assert shape_of(plan) == [("contraction", ["DOT"])]
+
+
+def test_operands_that_strides_cannot_read_are_copied():
+    x = arg(0, (4, 8, 6))
+    plan = fuse(B.dot(B.permute(x, (2, 1, 0)), arg(1, (8, 4, 7)), ((1, 2), (0, 1))))
+    assert [k for k, _ in shape_of(plan)] == ["contraction"]  # k = (8, 4) reversed: rows of x are strided
+    odd = B.slice_(x, (0, 0, 0), (4, 5, 6))
+    plan = fuse(B.dot(odd, arg(1, (5, 6, 70)), ((1, 2), (0, 1))))
+    assert [k for k, _ in shape_of(plan)][-1] == "contraction"
+
+
+def test_tiny_and_vector_contractions_are_loops():
+    assert shape_of(fuse(B.dot(X, arg(1, (32,)), ((1,), (0,))))) == [("loop", ["DOT"])]
+    assert shape_of(fuse(B.dot(arg(0, (3, 4)), arg(1, (4, 5)), ((1,), (0,))))) == [("loop", ["DOT"])]
+
+
+def test_updates_are_never_inlined():
+    info = ScatterInfo("add", (1,), (0,), (0,))
+    node = B.scatter(X, arg(1, (5, 1), I32), B.exp(arg(2, (5, 32))), info)
+    assert shape_of(fuse(B.sum_(B.mul(node, node), [1]))) == [
+        ("update", ["SCATTER"]),
+        ("loop", ["REDUCE"]),
+    ]
+
+
+def test_an_update_that_reads_its_own_operand_has_it_as_an_input_too():
+    info = ScatterInfo("add", (1,), (0,), (0,))
+    node = B.scatter(X, arg(1, (64, 1), I32), B.exp(X), info)
+    (group,) = fuse(node).groups
+    assert [n.arg[0] for n in group.inputs] == [0, 1, 0]
+
+
+def test_a_gather_of_few_elements_computes_only_those():
+    table = B.exp(arg(0, (10000, 32)))
+    picked = B.gather(table, arg(1, (4, 1), I32), GatherInfo((1,), (0,), (0,), (1, 32)))
+    assert len(fuse(picked).groups) == 1
+
+
+def test_argreduce_results_come_from_one_kernel():
+    value, index = B.argreduce("max", X, 1)
+    assert len(fuse(value, index).groups) == 1
+
+
+def test_no_kernel_has_more_buffers_than_allowed():
+    total = arg(0, (64, 32))
+    for i in range(1, 60):
+        total = B.add(total, arg(i, (64, 32)))
+    plan = fuse(total)
+    assert len(plan.groups) > 1
+    assert all(len(g.inputs) + len(g.outputs) <= costs.MAX_BUFFERS for g in plan.groups)
+
+
+def test_no_kernel_has_more_nodes_than_allowed():
+    x = X
+    for _ in range(2 * costs.MAX_NODES):
+        x = B.sin(x)
+    plan = fuse(x)
+    assert len(plan.groups) == 3
+    assert all(g.nodes <= costs.MAX_NODES for g in plan.groups)
+
+
+def test_equal_layers_have_equal_bodies():
+    counts = []
+    for layers in (6, 24):
+        body, _ = transformer(layers)
+        plan = plan_fusion(prepare(inline(body)))
+        counts.append(len({g.body for g in plan.groups}))
+    assert counts[0] == counts[1] <= 20
+
+
+def test_planning_visits_grow_linearly():
+    visits = []
+    for layers in (4, 8, 16):
+        body, _ = transformer(layers)
+        visits.append(plan_fusion(prepare(inline(body))).visits)
+    assert visits[2] - visits[1] == 2 * (visits[1] - visits[0])
+
+
+def test_groups_come_after_what_they_read():
+    body, _ = transformer(2)
+    seen: set[UOp] = set()
+    for group in plan_fusion(prepare(inline(body))).groups:
+        assert all(n.op is Op.PARAM or n in seen for n in group.inputs)
+        seen.update(group.outputs)
+
+
+def test_every_decision_is_a_row_with_its_terms():
+    table = fuse(softmax(X)).table()
+    assert "inline 2908, reader 3727, own 4412 ns" in table or "inline" in table
+    assert len(table.split("\n")) >= 4
+
+
+def test_recomputation_behind_remat_is_marked_late():
+    saved = B.sin(X)
+    again = B.sin(UOp(Op.REMAT, (X,), 1))
+    first = B.dot(saved, arg(1, (32, 32)), ((1,), (0,)))
+    plan = fuse(B.dot(again, first, ((0,), (0,))))
+    late = [g.late for g in plan.groups]
+    assert late == [False, False, True, True]
+    assert plan.groups[0].body is plan.groups[2].body
+
+
+def test_bases_look_through_what_keeps_the_order_of_elements():
+    assert base(B.reshape(X, (32, 64))) is X
+    assert base(B.permute(B.reshape(X, (64, 1, 32)), (1, 0, 2))) is X
+    assert base(B.permute(X, (1, 0))) is not X
+    assert class_of(get(UOp(Op.ARGREDUCE, (X,), ("max", 1, np.dtype(np.int32))), 1)) == "fold"

@@ -1,0 +1,350 @@
+"""Elementwise operations of `lax`: equal dtypes and shapes (or scalars), no promotion.
+
+Python numbers take the dtype of the arrays beside them. `tinyjax.numpy` has the forms that promote
+and broadcast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.errors import BroadcastError, DtypeError, make_error
+from tinyjax.core.ops import Op
+from tinyjax.core.uop import UOp
+from tinyjax.engine.array import Array
+from tinyjax.engine.values import finish, lift
+
+ArrayLike = Any
+
+
+def same_dtypes(name: str, nodes: list[UOp]) -> list[UOp]:
+    """Weakly typed operands converted to the dtype of the others; the rest must agree."""
+    first = nodes[0].dtype
+    if all(n.dtype == first for n in nodes):
+        return nodes
+    strong = [n for n in nodes if not n.aval.weak_type] or nodes
+    want = strong[0].dtype
+    out = []
+    for n in nodes:
+        if n.dtype != want:
+            fits = n.aval.weak_type and not dtypes.is_key(want)
+            if fits:
+                dtype, _ = dtypes.lattice_promote((n.dtype, True), (want, False))
+                fits = dtype == want
+            if not fits:
+                names = ", ".join(dtypes.short_name(m.dtype) for m in nodes)
+                raise make_error(
+                    DtypeError,
+                    f"lax.{name} requires arguments to have the same dtypes, got {names}",
+                    fix=f"jnp.{name} is a similar function that promotes; or convert with .astype.",
+                )
+            n = b.cast(n, want)
+        out.append(n)
+    return out
+
+
+def same_shapes(name: str, nodes: list[UOp]) -> list[UOp]:
+    """Shapes must be equal, or of equal rank with size 1 broadcast, or scalars."""
+    shapes = {n.shape for n in nodes if n.shape}
+    if len(shapes) <= 1:
+        return nodes
+    ranks = {len(s) for s in shapes}
+    if len(ranks) > 1:
+        raise make_error(
+            BroadcastError,
+            f"{name}: arrays must have same number of dimensions, got {', '.join(map(str, shapes))}",
+            fix=f"jnp.{name} broadcasts; or reshape.",
+        )
+    try:
+        want = np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise make_error(
+            BroadcastError,
+            f"{name} got incompatible shapes for broadcasting: {', '.join(map(str, shapes))}",
+        ) from None
+    return [b.broadcast(n, want) if n.shape and n.shape != want else n for n in nodes]
+
+
+def operands(name: str, *args: ArrayLike) -> list[UOp]:
+    """Nodes with equal dtypes and matching shapes."""
+    return same_shapes(name, same_dtypes(name, [lift(a) for a in args]))
+
+
+def _unary(op: Op, name: str, doc: str) -> Callable[[ArrayLike], Array]:
+    def apply(x: ArrayLike, accuracy: Any = None) -> Array:
+        return finish(UOp(op, (lift(x),)))
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"{doc}\n\nShapes: unchanged. Dtype: unchanged. Raises: TypeError for a dtype the operation lacks."
+    return apply
+
+
+def _binary(op: Op, name: str, doc: str) -> Callable[[ArrayLike, ArrayLike], Array]:
+    def apply(x: ArrayLike, y: ArrayLike) -> Array:
+        return finish(UOp(op, tuple(operands(name, x, y))))
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"{doc}\n\nShapes: equal, or a scalar. Dtypes: equal (no promotion)."
+    return apply
+
+
+neg = _unary(Op.NEG, "neg", "-x.")
+sign = _unary(Op.SIGN, "sign", "-1, 0 or 1; x/|x| for complex.")
+floor = _unary(Op.FLOOR, "floor", "Largest integer <= x.")
+ceil = _unary(Op.CEIL, "ceil", "Smallest integer >= x.")
+exp = _unary(Op.EXP, "exp", "e**x.")
+exp2 = _unary(Op.EXP2, "exp2", "2**x.")
+expm1 = _unary(Op.EXPM1, "expm1", "e**x - 1, accurate near 0.")
+log = _unary(Op.LOG, "log", "Natural logarithm.")
+log1p = _unary(Op.LOG1P, "log1p", "log(1 + x), accurate near 0.")
+sin = _unary(Op.SIN, "sin", "Sine of an angle in radians.")
+cos = _unary(Op.COS, "cos", "Cosine of an angle in radians.")
+tan = _unary(Op.TAN, "tan", "Tangent of an angle in radians.")
+asin = _unary(Op.ASIN, "asin", "Arc sine.")
+acos = _unary(Op.ACOS, "acos", "Arc cosine.")
+atan = _unary(Op.ATAN, "atan", "Arc tangent.")
+sinh = _unary(Op.SINH, "sinh", "Hyperbolic sine.")
+cosh = _unary(Op.COSH, "cosh", "Hyperbolic cosine.")
+tanh = _unary(Op.TANH, "tanh", "Hyperbolic tangent.")
+asinh = _unary(Op.ASINH, "asinh", "Inverse hyperbolic sine.")
+acosh = _unary(Op.ACOSH, "acosh", "Inverse hyperbolic cosine.")
+atanh = _unary(Op.ATANH, "atanh", "Inverse hyperbolic tangent.")
+logistic = _unary(Op.LOGISTIC, "logistic", "1 / (1 + e**-x).")
+sqrt = _unary(Op.SQRT, "sqrt", "Square root.")
+rsqrt = _unary(Op.RSQRT, "rsqrt", "1/sqrt(x).")
+cbrt = _unary(Op.CBRT, "cbrt", "Cube root.")
+abs = _unary(Op.ABS, "abs", "|x|; real for complex x.")  # noqa: A001
+is_finite = _unary(Op.IS_FINITE, "is_finite", "Neither infinite nor NaN.")
+bitwise_not = _unary(Op.NOT, "bitwise_not", "~x.")
+population_count = _unary(Op.POPCOUNT, "population_count", "Number of one bits.")
+clz = _unary(Op.CLZ, "clz", "Number of leading zero bits.")
+erf = _unary(Op.ERF, "erf", "Error function.")
+erfc = _unary(Op.ERFC, "erfc", "1 - erf(x).")
+erf_inv = _unary(Op.ERFINV, "erf_inv", "Inverse error function.")
+lgamma = _unary(Op.LGAMMA, "lgamma", "log |gamma(x)|.")
+digamma = _unary(Op.DIGAMMA, "digamma", "Derivative of lgamma.")
+
+add = _binary(Op.ADD, "add", "x + y.")
+sub = _binary(Op.SUB, "sub", "x - y.")
+mul = _binary(Op.MUL, "mul", "x * y.")
+div = _binary(Op.DIV, "div", "x / y; integers truncate towards zero.")
+rem = _binary(Op.REM, "rem", "Remainder with the sign of x.")
+max = _binary(Op.MAX, "max", "Larger of two; NaN wins.")  # noqa: A001
+min = _binary(Op.MIN, "min", "Smaller of two; NaN wins.")  # noqa: A001
+atan2 = _binary(Op.ATAN2, "atan2", "Angle of the point (y, x): atan2(y, x).")
+nextafter = _binary(Op.NEXTAFTER, "nextafter", "Next float from x towards y.")
+bitwise_and = _binary(Op.AND, "bitwise_and", "x & y.")
+bitwise_or = _binary(Op.OR, "bitwise_or", "x | y.")
+bitwise_xor = _binary(Op.XOR, "bitwise_xor", "x ^ y.")
+shift_left = _binary(Op.SHL, "shift_left", "x << y; 0 when over-wide.")
+shift_right_logical = _binary(Op.SHRL, "shift_right_logical", "x >> y, zeros shifted in.")
+shift_right_arithmetic = _binary(Op.SHRA, "shift_right_arithmetic", "x >> y, sign shifted in.")
+eq = _binary(Op.CMPEQ, "eq", "x == y.")
+ne = _binary(Op.CMPNE, "ne", "x != y.")
+lt = _binary(Op.CMPLT, "lt", "x < y.")
+le = _binary(Op.CMPLE, "le", "x <= y.")
+complex = _binary(Op.COMPLEX, "complex", "x + iy from real parts.")  # noqa: A001
+
+
+def gt(x: ArrayLike, y: ArrayLike) -> Array:
+    """x > y."""
+    p, q = operands("gt", x, y)
+    return finish(b.gt(p, q))
+
+
+def ge(x: ArrayLike, y: ArrayLike) -> Array:
+    """x >= y."""
+    p, q = operands("ge", x, y)
+    return finish(b.ge(p, q))
+
+
+def real(x: ArrayLike) -> Array:
+    """Real part of a complex array."""
+    return finish(UOp(Op.REAL, (lift(x),)))
+
+
+def imag(x: ArrayLike) -> Array:
+    """Imaginary part of a complex array."""
+    return finish(UOp(Op.IMAG, (lift(x),)))
+
+
+def conj(x: ArrayLike) -> Array:
+    """Complex conjugate; a real x becomes complex."""
+    n = lift(x)
+    if not dtypes.is_complex(n.dtype):
+        n = b.cast(n, dtypes.to_complex_dtype(n.dtype))
+    return finish(b.conj(n))
+
+
+def square(x: ArrayLike) -> Array:
+    """x * x."""
+    n = lift(x)
+    return finish(b.mul(n, n))
+
+
+def reciprocal(x: ArrayLike) -> Array:
+    """1 / x."""
+    return finish(b.reciprocal(lift(x)))
+
+
+def power_node(x: UOp, n: int) -> UOp:
+    """x**n by repeated squaring (n any integer)."""
+    if n == 0:
+        return b.ones(x.aval)
+    result: UOp | None = None
+    base, k = x, math.fabs(n)
+    count = int(k)
+    while count:
+        if count & 1:
+            result = base if result is None else b.mul(result, base)
+        count >>= 1
+        if count:
+            base = b.mul(base, base)
+    assert result is not None
+    return b.reciprocal(result) if n < 0 else result
+
+
+def integer_pow(x: ArrayLike, y: int) -> Array:
+    """x**y for a Python integer y, by repeated squaring."""
+    n = lift(x)
+    if y < 0 and not dtypes.is_inexact(n.dtype):
+        raise TypeError(f"Integers cannot be raised to negative powers, got integer_pow({x}, {y})")
+    return finish(power_node(n, int(y)))
+
+
+def pow(x: ArrayLike, y: ArrayLike) -> Array:  # noqa: A001
+    """x**y; y of the dtype of x, or an integer array."""
+    p, q = lift(x), lift(y)
+    if dtypes.is_integer(q.dtype) and dtypes.is_inexact(p.dtype):
+        q = b.cast(q, p.dtype)
+    p, q = same_shapes("pow", same_dtypes("pow", [p, q]))
+    return finish(b.pow_(p, q))
+
+
+def round(x: ArrayLike, rounding_method: Any = 0) -> Array:  # noqa: A001
+    """To an integral value: method 0 away from zero at ties (JAX's default), 1 to even."""
+    n = lift(x)
+    if int(getattr(rounding_method, "value", rounding_method)) == 1:
+        return finish(UOp(Op.ROUND, (n,)))
+    # Away from zero: trunc(|x| + 1/2) with the sign of x; exact halves only, so that 0.49999997 stays.
+    low = UOp(Op.TRUNC, (n,))
+    far = b.ge(b.abs_(b.sub(n, low)), b.like(n, 0.5))
+    return finish(b.where(far, b.add(low, b.sign(n)), low))
+
+
+def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:  # noqa: A002
+    """x limited to [min, max]; the limits are scalars or of the shape of x."""
+    low, n, high = same_dtypes("clamp", [lift(min), lift(x), lift(max)])
+    for name, limit in (("min", low), ("max", high)):
+        if limit.shape not in ((), n.shape):
+            raise TypeError(
+                f"clamp requires {name}.shape == operand.shape or {name}.shape == (), got "
+                f"{name}.shape={limit.shape}, operand.shape={n.shape}."
+            )
+    return finish(b.min_(b.max_(n, low), high))
+
+
+def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
+    """on_true where pred, else on_false."""
+    return select_n(pred, on_false, on_true)
+
+
+def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
+    """The case numbered `which` (bool or int32 in range), elementwise or for whole arrays."""
+    w = lift(which)
+    nodes = same_dtypes("select_n", [lift(c) for c in cases])
+    if not nodes:
+        raise ValueError("select_n requires at least one case")
+    if any(n.shape != nodes[0].shape for n in nodes):
+        raise TypeError(
+            f"select cases must have the same shapes, got [{', '.join(str(n.shape) for n in nodes)}]."
+        )
+    if w.shape not in ((), nodes[0].shape):
+        raise TypeError(
+            f"select `which` must be scalar or have the same shape as cases, got `which` shape "
+            f"{w.shape} but case shape {nodes[0].shape}."
+        )
+    if w.dtype == np.bool_:
+        if len(nodes) > 2:
+            raise TypeError("select_n with a boolean `which` takes at most two cases")
+        return finish(nodes[0] if len(nodes) == 1 else b.where(w, nodes[1], nodes[0]))
+    if w.dtype != np.int32:
+        raise TypeError(f"select `which` must be of boolean or int32 type, got {w.dtype.name}.")
+    out = nodes[-1]
+    for i in range(len(nodes) - 2, -1, -1):
+        out = b.where(b.le(w, b.like(w, i)), nodes[i], out)
+    return finish(out)
+
+
+def convert_element_type(operand: ArrayLike, new_dtype: Any) -> Array:
+    """Convert; float to int saturates and NaN gives 0; complex to real keeps the real part.
+
+    A Python type (`float`) gives its default dtype, weakly typed.
+    """
+    n = lift(operand)
+    weak = new_dtype in (bool, int, float) or new_dtype is PYTHON_COMPLEX
+    dtype = dtypes.user_dtype(new_dtype, "convert_element_type")
+    if dtypes.is_complex(n.dtype) and not dtypes.is_complex(dtype):
+        n = b.real(n)
+    return finish(b.cast(n, dtype, weak and dtype != np.bool_))
+
+
+PYTHON_COMPLEX = type(1j)
+
+
+def bitcast_convert_type(operand: ArrayLike, new_dtype: Any) -> Array:
+    """Reinterpret bits; between widths the last axis splits or joins."""
+    n = lift(operand)
+    dtype = dtypes.user_dtype(new_dtype, "bitcast_convert_type")
+    return finish(bitcast_node(n, dtype))
+
+
+UINTS = {8: np.dtype("u1"), 16: np.dtype("u2"), 32: np.dtype("u4"), 64: np.dtype("u8")}
+
+
+def bitcast_node(n: UOp, dtype: Any) -> UOp:
+    """BITCAST between any widths: through unsigned integers, little end first."""
+    old, new = dtypes.bit_width(n.dtype), dtypes.bit_width(dtype)
+    if old == new:
+        return b.bitcast(n, dtype)
+    if old > new:
+        parts = old // new
+        wide = b.bitcast(n, UINTS[old])
+        pieces = [
+            b.cast(UOp(Op.SHRL, (wide, b.like(wide, new * i))), UINTS[new]) for i in range(parts)
+        ]
+        return b.bitcast(b.concat([b.unsqueeze(p, p.ndim) for p in pieces], n.ndim), dtype)
+    parts = new // old
+    if not n.shape or n.shape[-1] != parts:
+        raise TypeError(
+            f"bitcast_convert_type to a type {parts}x as wide needs a last axis of size {parts}, got "
+            f"shape {n.shape}."
+        )
+    narrow = b.bitcast(n, UINTS[old])
+    last = n.ndim - 1
+    total: UOp | None = None
+    for i in range(parts):
+        piece = b.cast(b.squeeze(b.slice_axis(narrow, last, i, i + 1), (last,)), UINTS[new])
+        piece = UOp(Op.SHL, (piece, b.like(piece, old * i)))
+        total = piece if total is None else b.or_(total, piece)
+    assert total is not None
+    return b.bitcast(total, dtype)
+
+
+def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Array:
+    """Round to a float format with these bits, kept in the dtype."""
+    return finish(UOp(Op.REDUCE_PRECISION, (lift(operand),), (exponent_bits, mantissa_bits)))
+
+
+def stop_gradient(x: Any) -> Any:
+    """x (a tree), constant for differentiation."""
+    from tinyjax.core.tree import tree_map
+    from tinyjax.engine.values import is_array_like
+
+    return tree_map(lambda v: finish(b.stop_gradient(lift(v))) if is_array_like(v) else v, x)
