@@ -60,9 +60,11 @@ def ratio_cell(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2f}x"
 
 
-def table_line(cells: list[str]) -> str:
-    widths = [42] + [10] * (len(cells) - 2)
-    return "  ".join([c.ljust(w) for c, w in zip(cells, widths, strict=False)] + [cells[-1]])
+def table_line(name: str, figures: dict[str, str], rest: list[str]) -> str:
+    """`figures` by peer, as wide as the peer's name at least."""
+    cells = [name.ljust(42)]
+    cells += [text.ljust(max(10, len(peer))) for peer, text in figures.items()]
+    return "  ".join([*cells, *(text.ljust(10) for text in rest[:-1]), rest[-1]])
 
 
 def main() -> None:
@@ -95,7 +97,9 @@ def main() -> None:
     print(f"Python {platform.python_version()}, load average {load()}, {options.rounds} rounds")
     if absent:
         print("not installed:", ", ".join(absent))
-    print(table_line(["", *peers, "/ JAX", "/ fastest", "target"]), flush=True)
+    print(
+        table_line("", {peer: peer for peer in peers}, ["/ JAX", "/ fastest", "target"]), flush=True
+    )
     all_results = run(rows, peers, options.rounds)
     summarise(all_results)
     print(f"load average at the end {load()}")
@@ -122,11 +126,11 @@ def run(rows: list[Row | ProcessRow], peers: list[str], rounds: int):
             results = bench.measure(row)
             all_results.append((row, results))
             unit = row.unit if isinstance(row, ProcessRow) else "s"
-            figures = [cell(results.get(peer), unit) for peer in peers]
+            figures = {peer: cell(results.get(peer), unit) for peer in peers}
             report("")
             report("\r")
-            line = [row.name, *figures, *map(ratio_cell, ratios(results)), row.target]
-            print(table_line(line), flush=True)
+            compared = [ratio_cell(ratio) for ratio in ratios(results)]
+            print(table_line(row.name, figures, [*compared, row.target]), flush=True)
     finally:
         bench.close()
     return all_results

@@ -79,7 +79,7 @@ def check_form(node: UOp, y: Any) -> None:
         assert v.flags.c_contiguous and v.flags.owndata and v.flags.writeable
 
 
-# --- values and comparison ---------------------------------------------------------------------
+# --- values and comparison --------------------------------------------------------------------
 
 
 def edges(name: str) -> np.ndarray:
@@ -198,7 +198,7 @@ def mismatch(
     )
 
 
-# --- the table is complete ---------------------------------------------------------------------------
+# --- the table is complete --------------------------------------------------------------------
 
 
 def test_every_stage_1_op_has_a_row_or_a_reason():
@@ -207,7 +207,7 @@ def test_every_stage_1_op_has_a_row_or_a_reason():
     assert not set(EVAL) & set(NOT_EVALUATED)
 
 
-# --- elementwise -----------------------------------------------------------------------------------------
+# --- elementwise ------------------------------------------------------------------------------
 
 UNARY = {
     "NEG": (lax.neg, f"{FLOATS} {INTS} {COMPLEX} int4"),
@@ -429,7 +429,7 @@ def test_a_scalar_operand_broadcasts_from_either_side():
     np.testing.assert_array_equal(run(Op.WHERE, x > 2, s, s), np.full((2, 3), 2.0))
 
 
-# --- conversions ------------------------------------------------------------------------------------------
+# --- conversions ------------------------------------------------------------------------------
 
 CAST_TYPES = f"bool {INTS} {NARROW_INTS} {FLOATS} float8_e4m3fn float8_e5m2".split()
 
@@ -488,7 +488,7 @@ def test_reduce_precision_agrees_with_jax(dtype):
         assert_same(run(Op.REDUCE_PRECISION, x, arg=arg), r, exact=True)
 
 
-# --- movement -----------------------------------------------------------------------------------------------
+# --- movement ---------------------------------------------------------------------------------
 
 
 def test_movement_ops_agree_with_jax():
@@ -538,7 +538,7 @@ def test_window_places_index_o_stride_plus_k_dilation(size, stride, dilation):
             np.testing.assert_array_equal(y[:, o, :, k], x[:, o * stride + k * dilation])
 
 
-# --- folds ------------------------------------------------------------------------------------------------------
+# --- folds ------------------------------------------------------------------------------------
 
 REDUCE = {
     "add": (jnp.add, 0), "mul": (jnp.multiply, 1), "max": (jnp.maximum, None),
@@ -685,7 +685,7 @@ def test_dot_accumulates_narrow_floats_in_float32_and_wraps_integers():
     assert run(Op.DOT, np.array([True, False]), np.array([True, True]), arg=info).item() is True
 
 
-# --- indexed -----------------------------------------------------------------------------------------------------
+# --- indexed ----------------------------------------------------------------------------------
 
 MODES = {"fill": lax.GatherScatterMode.FILL_OR_DROP, "clip": lax.GatherScatterMode.CLIP}
 
@@ -856,7 +856,7 @@ def test_fft_agrees_with_jax(kind):
         np.testing.assert_allclose(y, r, 1e-4, 1e-5)
 
 
-# --- typed keys ---------------------------------------------------------------------------------------------------
+# --- typed keys -------------------------------------------------------------------------------
 
 KEY = dtypes.KeyDType("threefry2x32")
 
@@ -917,7 +917,7 @@ def test_wrapping_and_unwrapping_keys_keeps_the_words():
     assert y.base is None and not np.shares_memory(y, data)
 
 
-# --- calls and control flow -------------------------------------------------------------------------------------------
+# --- calls and control flow -------------------------------------------------------------------
 
 F32 = np.dtype(np.float32)
 SCALAR = aval((), F32)
@@ -1002,7 +1002,7 @@ def test_forward_mode_of_a_map_known_by_its_transpose_is_an_error():
         evaluate(results(node))
 
 
-# --- the outside world --------------------------------------------------------------------------------------------------
+# --- the outside world ------------------------------------------------------------------------
 
 
 def test_callbacks_run_in_the_order_of_their_numbers_and_once_each():
@@ -1104,7 +1104,7 @@ def test_triangular_solve_agrees_with_jax(left_side, lower):
         np.testing.assert_allclose(x, r, 1e-4, 1e-4)
 
 
-# --- the driver ----------------------------------------------------------------------------------------------------------
+# --- the driver -------------------------------------------------------------------------------
 
 
 def test_a_graph_deeper_than_the_recursion_limit_is_evaluated():

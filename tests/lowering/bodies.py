@@ -88,7 +88,9 @@ def run(lowered: Lowered, args: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Results of the compiled program."""
     program = lowered.program()
     outputs = [buffers.pool.empty(s.aval.shape, s.aval.dtype) for s in lowered.plan.outputs]
-    inputs = [np.ascontiguousarray(a) for a in args]
+    inputs = [
+        np.ascontiguousarray(a, s.aval.dtype) for a, s in zip(args, lowered.plan.inputs, strict=True)
+    ]
     program.run(*(buffers.address(a) if a.size else 0 for a in [*inputs, *outputs]))
     return outputs
 

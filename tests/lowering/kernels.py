@@ -12,8 +12,11 @@ import tinyjax.core.rules  # noqa: F401  (fills the aval table)
 from tinyjax.core.avals import aval
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const, param
+from tinyjax.core.verify import verify_kernel
 from tinyjax.lowering.codegen import KernelCode, compile_kernel
-from tinyjax.lowering.interpret import interpret
+from tinyjax.lowering.interpret import interpret, interpret_nest
+from tinyjax.lowering.nest import Nest, verify
+from tinyjax.lowering.schedule import merge_ranges, schedule
 from tinyjax.lowering.target import Target, host
 from tinyjax.runtime import cpu, loader
 
@@ -134,8 +137,16 @@ def check(
     """Generated code agrees with the interpreter, stays inside its buffers, and any split into
     tasks gives the same bits."""
     made = Compiled(sink, target)
+    verify_kernel(sink)
     expected = [a.copy() for a in arrays]
     interpret(sink, expected)
+    nest = Nest(merge_ranges(sink))
+    schedule(nest, target or host())
+    verify(nest)
+    listed = [a.copy() for a in arrays]
+    interpret_nest(nest, listed)
+    for a, e in zip(listed, expected):
+        close(a, e, tolerance or 1e-30)
     pairs = [guarded(a) for a in arrays]
     made.run([p[0] for p in pairs])
     for (actual, whole), e in zip(pairs, expected):

@@ -100,15 +100,16 @@ def test_views_of_dot_operands_cost_no_kernel():
 def test_operands_that_strides_cannot_read_are_copied():
     x = arg(0, (4, 8, 6))
     plan = fuse(B.dot(B.permute(x, (2, 1, 0)), arg(1, (8, 4, 7)), ((1, 2), (0, 1))))
-    assert [k for k, _ in shape_of(plan)] == ["contraction"]  # k = (8, 4) reversed: rows of x are strided
-    odd = B.slice_(x, (0, 0, 0), (4, 5, 6))
-    plan = fuse(B.dot(odd, arg(1, (5, 6, 70)), ((1, 2), (0, 1))))
-    assert [k for k, _ in shape_of(plan)][-1] == "contraction"
+    assert shape_of(plan)[0][0] == "loop"  # k runs over axes (8, 4) that lie as (4, 8)
+    cropped = B.slice_(x, (0, 0, 0), (4, 5, 6))
+    plan = fuse(B.dot(cropped, arg(1, (5, 6, 70)), ((1, 2), (0, 1))))
+    assert [k for k, _ in shape_of(plan)] == ["contraction"]
 
 
 def test_tiny_and_vector_contractions_are_loops():
     assert shape_of(fuse(B.dot(X, arg(1, (32,)), ((1,), (0,))))) == [("loop", ["DOT"])]
-    assert shape_of(fuse(B.dot(arg(0, (3, 4)), arg(1, (4, 5)), ((1,), (0,))))) == [("loop", ["DOT"])]
+    tiny = B.dot(arg(0, (3, 4)), arg(1, (4, 5)), ((1,), (0,)))
+    assert shape_of(fuse(tiny)) == [("loop", ["DOT"])]
 
 
 def test_updates_are_never_inlined():
@@ -152,7 +153,7 @@ def test_no_kernel_has_more_nodes_than_allowed():
     for _ in range(2 * costs.MAX_NODES):
         x = B.sin(x)
     plan = fuse(x)
-    assert len(plan.groups) == 3
+    assert len(plan.groups) == 2
     assert all(g.nodes <= costs.MAX_NODES for g in plan.groups)
 
 
@@ -192,9 +193,10 @@ def test_recomputation_behind_remat_is_marked_late():
     again = B.sin(UOp(Op.REMAT, (X,), 1))
     first = B.dot(saved, arg(1, (32, 32)), ((1,), (0,)))
     plan = fuse(B.dot(again, first, ((0,), (0,))))
-    late = [g.late for g in plan.groups]
-    assert late == [False, False, True, True]
-    assert plan.groups[0].body is plan.groups[2].body
+    late = {g.outputs[0]: g.late for g in plan.groups}
+    assert late[saved] is False and late[again] is True
+    bodies = [g.body for g in plan.groups if g.kind == "loop"]
+    assert len(bodies) == 2 and bodies[0] is bodies[1]
 
 
 def test_bases_look_through_what_keeps_the_order_of_elements():

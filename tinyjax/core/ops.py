@@ -148,7 +148,7 @@ class Op(Enum):
     FFT = ("arg = (kind, lengths); kind in fft ifft rfft irfft", J, 1)
 
     # --- calls and control flow ----------------------------------------------------------------
-    TUPLE = ("several values; a body when all leaves are PARAM or CONST", J, ANY_ARITY)
+    TUPLE = ("several values; a body when all leaves are PARAM or CONST", J | K, ANY_ARITY)
     GETTUPLE = ("result arg of a node with several", J | K | P, 1)
     CALL = ("src = (body, *args); arg = CallInfo", J, ANY_ARITY)
     SCAN = ("src = (body, *consts, *carry, *xs); arg = ScanInfo", J, ANY_ARITY)

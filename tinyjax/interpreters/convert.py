@@ -1,4 +1,4 @@
-"""Conversions between dtypes with JAX's results for every value: CAST, BITCAST, REDUCE_PRECISION."""
+"""CAST, BITCAST and REDUCE_PRECISION, with JAX's results for every value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 
 
 def cast(node: UOp, args: list[Array]) -> Array:
-    """The value in another dtype; a fresh array, or the operand itself if only the weak flag changes."""
+    """The value in another dtype; the operand itself if only the weak flag changes."""
     return convert(args[0], node.arg[0])
 
 
@@ -21,8 +21,8 @@ def convert(x: Array, dtype: Any) -> Array:
     """`x` as `dtype`.
 
     float -> int truncates, saturates, NaN -> 0; to bool: x != 0 (so NaN is true); complex to
-    anything real (bool too) drops the imaginary part; int -> int wraps; float64 and integers reach the floats below 32 bits
-    through float32, as XLA does.
+    anything real (bool too) drops the imaginary part; int -> int wraps; float64 and integers reach
+    the floats below 32 bits through float32, as XLA does.
     """
     source = x.dtype
     if source == dtype:

@@ -105,7 +105,7 @@ def by_kind(
     return row
 
 
-# --- integers ----------------------------------------------------------------------------------
+# --- integers ---------------------------------------------------------------------------------
 
 
 def int_div(x: Array, y: Array) -> Any:
@@ -173,7 +173,7 @@ def count_leading_zeros(node: UOp, args: list[Array]) -> Array:
     return np.asarray(width - np.bitwise_count(x).astype(np.int16)).astype(args[0].dtype)
 
 
-# --- floats --------------------------------------------------------------------------------------
+# --- floats -----------------------------------------------------------------------------------
 
 
 def real_sign(x: Array) -> Any:
@@ -245,7 +245,12 @@ def complex_logistic(x: Array) -> Any:
 def real_max(x: Array, y: Array) -> Any:
     """Larger; NaN wins; +0 is larger than -0 (NumPy leaves that to chance)."""
     z = np.maximum(x, y)
-    if z.all():
+    if y.ndim == 0:  # relu and clip: a scalar says what zeros become
+        if y:
+            return z
+        if not np.signbit(y):
+            return z + y
+    elif z.all():
         return z
     return np.where((x == y) & (z == 0), x + y, z)
 
@@ -253,7 +258,10 @@ def real_max(x: Array, y: Array) -> Any:
 def real_min(x: Array, y: Array) -> Any:
     """Smaller; NaN wins; -0 is smaller than +0."""
     z = np.minimum(x, y)
-    if z.all():
+    if y.ndim == 0:
+        if y:
+            return z
+    elif z.all():
         return z
     return np.where((x == y) & (z == 0), -(-x - y), z)
 

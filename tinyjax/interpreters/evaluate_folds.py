@@ -169,7 +169,7 @@ def prefix(node: UOp, args: list[Array]) -> Array:
     return np.ascontiguousarray(narrow(y, args[0].dtype))
 
 
-# --- contraction -----------------------------------------------------------------------------------
+# --- contraction ------------------------------------------------------------------------------
 
 
 def dot(node: UOp, args: list[Array]) -> Array:
@@ -188,8 +188,9 @@ def dot(node: UOp, args: list[Array]) -> Array:
     rows, columns = math.prod(free_x), math.prod(free_y)
     left = x.transpose(*bx, *fx, *cx).reshape(*batch, rows, depth)
     right = y.transpose(*by, *cy, *fy).reshape(*batch, depth, columns)
-    product = np.matmul(left, right).reshape(batch + free_x + free_y)
-    return product if product.dtype == result else converted(product, result)
+    product = np.empty(batch + free_x + free_y, compute)
+    np.matmul(left, right, out=product.reshape(*batch, rows, columns))
+    return converted(product, result)
 
 
 def dot_compute_dtype(x: Any, y: Any, result: Any) -> np.dtype[Any]:
@@ -208,7 +209,7 @@ def converted(x: Array, dtype: Any) -> Array:
     return x if x.dtype == dtype else narrow(widen(x), dtype)
 
 
-# --- order ---------------------------------------------------------------------------------------------
+# --- order ------------------------------------------------------------------------------------
 
 
 def sort(node: UOp, args: list[Array]) -> list[Array]:
@@ -224,7 +225,7 @@ def sort(node: UOp, args: list[Array]) -> list[Array]:
     return [np.ascontiguousarray(np.take_along_axis(x, order, axis)) for x in args]
 
 
-# --- Fourier transforms ----------------------------------------------------------------------------------
+# --- Fourier transforms -----------------------------------------------------------------------
 
 
 def fft(node: UOp, args: list[Array]) -> Array:

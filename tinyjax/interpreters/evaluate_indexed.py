@@ -112,20 +112,11 @@ def gather(node: UOp, args: list[Array]) -> Array:
     places = batch_places + [place_of[a] for a in (*cut, *whole)]
     if info.mode == "fill" and not inside.all():
         fill = args[2] if len(args) > 2 else default_fill(x.dtype)
-        outside = ~inside.reshape(inside.shape + (1,) * len(window))
-        y = (
-            np.where(outside, fill, y)
-            if x.dtype.kind != "V" or x.dtype in dtypes.DTYPES.values()
-            else _filled(y, outside, fill)
-        )
-    return np.ascontiguousarray(y.transpose(np.argsort(places))).reshape(node.aval.shape)
-
-
-def _filled(y: Array, outside: Array, fill: Array) -> Array:
-    """`np.where` for opaque elements (typed keys)."""
-    y = y.copy()
-    y[np.broadcast_to(outside, y.shape)] = fill
-    return y
+        y = np.where(inside.reshape(inside.shape + (1,) * len(window)), y, fill)
+    axes = np.argsort(places)
+    if not (axes == range(y.ndim)).all():
+        y = y.transpose(axes)
+    return y if y.base is None else y.copy()
 
 
 def default_fill(dtype: Any) -> Array:

@@ -46,7 +46,7 @@ def per_matrix(f: Callable[..., Sequence[Array]], *operands: Array) -> list[Arra
 
 
 def cholesky(params: tuple[Any, ...], a: Array) -> list[Array]:
-    """Lower factor of the lower triangle of a (which is taken as Hermitian); NaN if not positive."""
+    """Lower factor of a Hermitian a, of which the lower triangle is read; NaN if not positive."""
     a = widen(a)
     low = np.tril(a)
     full = low + np.conj(np.swapaxes(np.tril(a, -1), -1, -2))

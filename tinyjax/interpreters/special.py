@@ -85,7 +85,7 @@ def in_float64(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return wrapped
 
 
-# --- error function ------------------------------------------------------------------------------
+# --- error function ---------------------------------------------------------------------------
 
 
 def exp_minus_square(x: Array) -> Array:
@@ -159,7 +159,7 @@ def erfinv(y: Array) -> Array:
     return np.copysign(x, y)
 
 
-# --- gamma function -----------------------------------------------------------------------------------
+# --- gamma function ---------------------------------------------------------------------------
 
 
 def sin_pi(x: Array) -> Array:

@@ -91,7 +91,7 @@ def start(e: Emitter, fold: UOp, loop: Loop) -> Parts:
     copies = max([x.copies for x in path], default=1)
     if copies == 1 and e.free[fold] & e.jam_bit:
         copies = e.copies
-    lanes = e.schedule.lanes if vector else 0
+    lanes = max([e.lanes, *(x.lanes for x in path)]) if vector else 0
     ops = Elementwise(e.b, e.target, lanes)
     kind, dtype = fold_kind(fold), fold.src[0].aval.dtype
     neutral = identity(kind, dtype)

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+from tinyjax.core.config import config
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
+from tinyjax.core.verify import verify_kernel
 from tinyjax.lowering.emit import emit
-from tinyjax.lowering.nest import Loop, Nest, Write
+from tinyjax.lowering.nest import Loop, Nest, Write, verify
 from tinyjax.lowering.schedule import (
     Schedule,
     TaskSplit,
@@ -74,7 +76,12 @@ def compile_kernel(sink: UOp, target: Target | None = None, name: str = "kernel"
 
 
 def _planned(sink: UOp, target: Target) -> Schedule:
-    return schedule(Nest(sink), target)
+    nest = Nest(sink)
+    plan = schedule(nest, target)
+    if config.tinyjax_verify:
+        verify_kernel(sink)
+        verify(nest)
+    return plan
 
 
 def _compile(sink: UOp, target: Target, name: str, slots: int | None) -> tuple[KernelCode, ...]:

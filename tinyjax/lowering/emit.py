@@ -13,7 +13,7 @@ register of an int64 node may therefore be int32 (`Emitter.same_width` evens the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from tinyjax.core.uop import UOp, const_value
 from tinyjax.lowering import accumulate, columns, irtext, memory
 from tinyjax.lowering.accumulate import Parts, needs_flushing, path_to, rebuilt
 from tinyjax.lowering.elementwise import Elementwise
+from tinyjax.lowering.indexing import Indexing
 from tinyjax.lowering.irtext import I1, I32, I64, PTR, IRBuilder, Value
 from tinyjax.lowering.nest import Accumulate, Line, Loop, Write
 from tinyjax.lowering.registers import INT32, INT64, Register
@@ -32,11 +33,19 @@ from tinyjax.lowering.target import Target
 class Emitter:
     """State of one kernel's emission; `values` holds what is computed in the open loops."""
 
-    def __init__(self, b: IRBuilder, made: Schedule, target: Target, slots: dict[int, Value]) -> None:
-        self.b, self.nest, self.schedule, self.target = b, made.nest, made, target
-        self.free = made.nest.free
-        self.indexing = made.nest.indexing
-        self.slots = slots
+    def __init__(
+        self,
+        b: IRBuilder,
+        target: Target,
+        slots: Mapping[int, Value],
+        free: Mapping[UOp, int],
+        indexing: Indexing,
+        schedule: Schedule | None = None,
+    ) -> None:
+        self.b, self.target, self.slots = b, target, slots
+        self.free, self.indexing = free, indexing
+        self.task_loops = [] if schedule is None else schedule.task_loops
+        self.block = 1 if schedule is None else schedule.block
         self.scalars = Elementwise(b, target)
         self.vectors = self.scalars
         self.memo: dict[Any, Any] = {}
@@ -210,8 +219,7 @@ class Emitter:
         prefixes = [c for c in loop.carries if c.op is Op.PREFIX and c.src[1] is loop.range]
         for p in prefixes:
             self.accumulators[p] = accumulate.start(self, p, loop)
-        task_loops = self.schedule.task_loops
-        if task_loops and loop is task_loops[0]:
+        if self.task_loops and loop is self.task_loops[0]:
             self.task_loop(loop)
         else:
             self.parts(loop)
@@ -254,16 +262,15 @@ class Emitter:
         step = loop.lanes * loop.copies
         main = loop.extent // step * step
         limit = high if main == loop.extent else b.smin(high, main)
-        self.part(loop, low, limit, loop.copies, trips=self.schedule.block // step)
+        self.part(loop, low, limit, loop.copies, trips=self.block // step)
         if main < loop.extent:
             with b.if_(b.cmp("sge", high, loop.extent)), self.scope():
                 self.rest(loop, main)
 
     def task_loop(self, loop: Loop) -> None:
         """The loops that tasks cut: [lo, hi) are units of the kernel."""
-        b, made = self.b, self.schedule
+        b, loops, block = self.b, self.task_loops, self.block
         lo, hi = b.args[2], b.args[3]
-        loops, block = made.task_loops, made.block
         last = loops[-1]
         if len(loops) == 1:
             if block == 1:
@@ -421,7 +428,7 @@ def emit(made: Schedule, target: Target, name: str) -> str:
         if node.op is Op.PARAM:
             where = b.gep(PTR, b.args[0], node.arg[0])
             slots[node.arg[0]] = b.load(PTR, where, align=8)
-    emitter = Emitter(b, made, target, slots)
+    emitter = Emitter(b, target, slots, made.nest.free, made.nest.indexing, made)
     for line in made.nest.lines:
         if isinstance(line, Loop):
             emitter.prepare(line)

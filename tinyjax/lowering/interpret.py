@@ -1,4 +1,4 @@
-"""Stage-2 kernels in plain Python: a kernel and its buffers -> the buffers after it has run.
+"""Kernels in plain Python: a stage-2 SINK or a stage-3 list and its buffers -> the buffers after it.
 
 The meaning of every kernel-stage op, written without LLVM and without vectors, so that a fusion
 decision, a range rewrite or generated code can be checked against it on small shapes. Everything is
@@ -24,6 +24,7 @@ import numpy as np
 from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value, toposort
+from tinyjax.lowering.nest import Accumulate, Line, Loop, Nest, Write, extent, fold_operands
 
 Ranges = frozenset[UOp]
 Buffers = Sequence[np.ndarray[Any, Any]]
@@ -41,11 +42,6 @@ def free_ranges(nodes: Sequence[UOp]) -> dict[UOp, Ranges]:
             found -= frozenset(s for s in node.src if s.op is Op.RANGE)
         free[node] = found
     return free
-
-
-def extent(node: UOp) -> int:
-    """Number of iterations of a RANGE."""
-    return int(const_value(node.src[0]))
 
 
 def iterations(ranges: Sequence[UOp]) -> Iterator[tuple[int, ...]]:
@@ -212,6 +208,52 @@ def identity(kind: str, dtype: Any) -> Any:
         return np.array(info.min if kind == "max" else info.max, dtype)[()]
     bound = np.array(-np.inf if kind == "max" else np.inf, F64)
     return bound.astype(dtype)[()]
+
+
+def interpret_nest(nest: Nest, buffers: Buffers) -> None:
+    """Run a stage-3 list (lowering/nest.py) line by line, as scalars; vectors are ignored."""
+    machine = Machine(nest.sink, buffers)
+    env: dict[UOp, int] = {}
+    values: dict[UOp, Any] = {}
+    totals: dict[UOp, Any] = {}
+
+    def value(node: UOp) -> Any:
+        if node.op is Op.FOLD:
+            done = totals[node]
+            return identity(node.arg, node.aval.dtype) if done is None else done
+        if node.op in (Op.CONST, Op.RANGE, Op.PARAM):
+            return machine.step(node, {}, env)
+        if node.op is Op.INDEX or node not in values:  # index arithmetic is not a line
+            return machine.step(node, {s: value(s) for s in node.src}, env)
+        return values[node]
+
+    def step(line: Line) -> None:
+        if isinstance(line, Loop):
+            for fold in line.starts:
+                totals[fold] = None
+            for i in range(line.extent):
+                env[line.range] = i
+                for inner in line.lines:
+                    step(inner)
+            del env[line.range]
+        elif isinstance(line, Accumulate):
+            new = tuple(value(s) for s in fold_operands(line.fold))
+            old = totals[line.fold]
+            if len(new) == 1:
+                totals[line.fold] = new[0] if old is None else combine(line.fold.arg, old, new[0])
+            elif old is None or comes_first(line.fold.arg, *new, *old):
+                totals[line.fold] = new
+        elif isinstance(line, Write):
+            index, stored = line.store.src
+            at, new_value = value(index), value(stored)
+            if at is not None:
+                machine.flat[index.src[0].arg[0]][at] = new_value
+        else:
+            values[line] = machine.step(line, {s: value(s) for s in line.src}, env)
+
+    with np.errstate(all="ignore"):
+        for line in nest.lines:
+            step(line)
 
 
 # --- elementwise ops on NumPy scalars --------------------------------------------------------------

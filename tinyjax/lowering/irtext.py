@@ -37,7 +37,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal
 
-import ml_dtypes
 import numpy as np
 
 # ------------------------------------------------------------------------------------------ types
@@ -149,12 +148,18 @@ def bits_of(scalar: Type, value: float) -> int:
     if scalar is F64:
         return int(struct.unpack("<Q", struct.pack("<d", value))[0])
     with np.errstate(over="ignore"):
-        if scalar is F32:
-            return int(np.float32(value).view(np.uint32))
         if scalar is F16:
             return int(np.float16(value).view(np.uint16))
+        near = np.float32(value)
+    bits = int(near.view(np.uint32))
+    if scalar is F32:
+        return bits
     assert scalar is BF16, f"no bit pattern for {scalar}"
-    return int(np.asarray(value).astype(ml_dtypes.bfloat16).view(np.uint16))
+    if near != value and np.isfinite(near):  # to odd first, so that rounding again is exact
+        bits = (bits - (abs(float(near)) > abs(value))) | 1
+    if near != near:
+        return bits >> 16 | 0x40
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
 def _float_text(scalar: Type, bits: int) -> str:

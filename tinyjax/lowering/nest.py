@@ -17,7 +17,7 @@ decision, recorded on the loops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tinyjax.core.ops import Op
@@ -45,6 +45,25 @@ def ranges_of(node: UOp) -> list[UOp]:
 def fold_operands(node: UOp) -> tuple[UOp, ...]:
     """The value (and index) that a FOLD accumulates."""
     return node.src[:2] if node.arg in ("argmax", "argmin") else node.src[:1]
+
+
+def range_bits(order: Iterable[UOp], written: Mapping[UOp, int] | None = None) -> dict[UOp, int]:
+    """Bit set (1 << id) of the ranges that nodes, sources first, depend on; FOLD, END close theirs.
+
+    `written` are buffers whose loads depend on more ranges than their index says.
+    """
+    free: dict[UOp, int] = {}
+    for node in order:
+        found = 1 << node.arg[0] if node.op is Op.RANGE else 0
+        for s in node.src:
+            found |= free[s]
+        if node.op is Op.FOLD or node.op is Op.END:
+            for r in ranges_of(node):
+                found &= ~(1 << r.arg[0])
+        elif node.op is Op.LOAD and written:
+            found |= written.get(node.src[0].src[0], 0)
+        free[node] = found
+    return free
 
 
 @dataclass(eq=False, slots=True)
@@ -112,7 +131,6 @@ class Nest:
         self.sink = sink
         self.order = toposort([sink])
         self.indexing = Indexing()
-        self.written = {end.src[0].src[0].src[0] for end in sink.src}
         self.free = self._free_ranges()
         self._children: dict[UOp, tuple[UOp, ...]] = {}
         self.prefixes = [n for n in self.order if n.op is Op.PREFIX]
@@ -128,24 +146,13 @@ class Nest:
     # --- facts ---------------------------------------------------------------------------------------
 
     def _free_ranges(self) -> dict[UOp, int]:
-        """Bit set of the ranges each node depends on (bit = id); FOLD and END close theirs."""
+        """Bits of the ranges each node depends on; loads of written buffers: all their loops'."""
         written: dict[UOp, int] = {}
         for end in self.sink.src:
             buffer = end.src[0].src[0].src[0]
             for r in ranges_of(end):
                 written[buffer] = written.get(buffer, 0) | 1 << r.arg[0]
-        free: dict[UOp, int] = {}
-        for node in self.order:
-            found = 1 << node.arg[0] if node.op is Op.RANGE else 0
-            for s in node.src:
-                found |= free[s]
-            if node.op is Op.FOLD or node.op is Op.END:
-                for r in ranges_of(node):
-                    found &= ~(1 << r.arg[0])
-            elif node.op is Op.LOAD:
-                found |= written.get(node.src[0].src[0], 0)
-            free[node] = found
-        return free
+        return range_bits(self.order, written)
 
     def _store_order(self, ranges: Sequence[UOp], store: UOp) -> tuple[UOp, ...]:
         """The END's order with the ranges of prefixes innermost."""
@@ -366,6 +373,61 @@ class Nest:
 
         show(self.lines, "")
         return "\n".join(out)
+
+
+def verify(nest: Nest) -> None:
+    """What must hold of the ordered list, before and after scheduling.
+
+    Everything is computed before it is used and inside the loops it depends on; a fold accumulates
+    inside the loops that start it; at most one loop on a path is a vector and one is unrolled.
+    """
+    finished: set[UOp] = set()
+
+    def fail(line: object, rule: str) -> None:
+        raise AssertionError(f"{line}: {rule}\n{nest.text()}")
+
+    def usable(node: UOp, known: set[UOp], open_mask: int, line: object) -> None:
+        if node.op is Op.RANGE and not nest.free[node] & open_mask:
+            fail(line, f"r{node.arg[0]} is not open")
+        elif node.op is Op.FOLD and node not in finished:
+            fail(line, "uses a fold that is not finished")
+        elif node.op is Op.INDEX:
+            for child in (*nest.indexing.linear(node.src[1])[1], *node.src[2:]):
+                usable(child, known, open_mask, line)
+        elif node.op not in UNPLACED and node.op is not Op.FOLD and node not in known:
+            fail(line, f"uses {node!r} before it is computed")
+
+    def visit(lines: Sequence[Line], known: set[UOp], open_mask: int, path: list[Loop]) -> None:
+        known = set(known)
+        for line in lines:
+            if isinstance(line, Loop):
+                if line.bit & open_mask:
+                    fail(line, "opens a range twice")
+                here = [*path, line]
+                if sum(x.lanes > 1 for x in here) > 1:
+                    fail(line, "is a vector inside a vector")
+                if sum(x.copies > 1 for x in here) > 1:
+                    fail(line, "is unrolled inside an unrolled loop")
+                if line.lanes > 1 and line.kind == "serial":
+                    fail(line, "is a serial vector")
+                visit(line.lines, known, open_mask | line.bit, here)
+                finished.update(line.starts)
+            elif isinstance(line, Accumulate):
+                if sum(line.fold in x.starts for x in path) != 1:
+                    fail(line.fold, "accumulates outside its loops")
+                for s in fold_operands(line.fold):
+                    usable(s, known, open_mask, line.fold)
+            elif isinstance(line, Write):
+                for s in line.store.src:
+                    usable(s, known, open_mask, line.store)
+            else:
+                if nest.free[line] & ~open_mask:
+                    fail(line, "is computed outside its loops")
+                for s in line.src:
+                    usable(s, known, open_mask, line)
+                known.add(line)
+
+    visit(nest.lines, set(), 0, [])
 
 
 def is_index(node: UOp) -> bool:

@@ -485,7 +485,7 @@ class _BodyPlanner:
         x = group.inputs[0]
         why = self.why_copy(group, position)
         old = self.slot_of(x)
-        if not why and self.targets.get(node) not in (None, old):
+        if not why and self.targets.get(node) not in (None, old) and not self.owns(old):
             why = f"the result has memory of its own ({self.targets[node].name})"
         title = f"{self.name}: {node.op.name.lower()} {node.aval.str_short()}"
         if why:
@@ -509,7 +509,7 @@ class _BodyPlanner:
             if not slot.nbytes:
                 continue
             source = self.args[node.arg[0]] if node.op is Op.PARAM else self.place[node]
-            if source.kind == "input" and source not in aliased and self.owns(source):
+            if source not in aliased and self.owns(source):
                 aliased.add(source)
                 number = self.results.index(slot)
                 self.planner.aliases[number] = self.args.index(source)
@@ -523,8 +523,8 @@ class _BodyPlanner:
                     self.planner.notes.append(f"{slot.name} is copied: it is {why}")
 
     def owns(self, slot: Slot) -> bool:
-        """Whether this is the program's own body and the input is donated."""
-        return self.name == "main" and self.args.index(slot) in self.owned
+        """Whether this is a donated input of the program."""
+        return slot.kind == "input" and self.name == "main" and self.args.index(slot) in self.owned
 
     # --- routines ------------------------------------------------------------------------------------
 

@@ -272,7 +272,7 @@ class _Interpreter:
                 results = lower(body, count).interpret([self.array(s) for s in slots[:count]])
                 store_results(results, [self.array(s) for s in slots[count:]])
             case planning.Move(dst, src):
-                self.array(dst)[...] = self.array(src).copy()
+                self.array(dst)[...] = self.array(src).copy().reshape(dst.aval.shape)
             case planning.Point(dst, src, offset):
                 raw, start = at[src]
                 at[dst] = (raw, start + offset)

@@ -1,0 +1,390 @@
+"""Contractions of `lax`: dot_general, dot, convolutions."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.errors import DotShapeError, make_error
+from tinyjax.core.uop import UOp
+from tinyjax.engine.array import Array
+from tinyjax.engine.values import finish, lift
+from tinyjax.lax.elementwise import same_dtypes
+from tinyjax.lax.reducing import window_padding
+
+ArrayLike = Any
+
+
+class Precision(enum.Enum):
+    """Requested precision of a contraction. Here float32 products are always exact float32."""
+
+    DEFAULT = 0
+    HIGH = 1
+    HIGHEST = 2
+
+
+def accumulate_dtype(preferred: Any, name: str) -> Any:
+    """`preferred_element_type` as a dtype, or None."""
+    return None if preferred is None else dtypes.user_dtype(preferred, name)
+
+
+def dot_node(
+    x: UOp,
+    y: UOp,
+    contract: tuple[tuple[int, ...], tuple[int, ...]],
+    batch: tuple[tuple[int, ...], tuple[int, ...]],
+    preferred: Any,
+) -> UOp:
+    """DOT with operands made equal in dtype; bools contract as or-of-ands through int32."""
+    if x.dtype != y.dtype:
+        wide = dtypes.promote_types(x.dtype, y.dtype)
+        x, y = b.cast(x, wide, x.aval.weak_type), b.cast(y, wide, y.aval.weak_type)
+    if x.dtype == np.bool_:
+        out = b.dot(b.cast(x, b.INT32), b.cast(y, b.INT32), contract, batch)
+        return b.cast(b.ne(out, b.like(out, 0)), preferred or np.bool_)
+    out = b.dot(x, y, contract, batch, None if preferred == x.dtype else preferred)
+    return out
+
+
+def dot_general(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    dimension_numbers: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    *,
+    out_sharding: Any = None,
+) -> Array:
+    """General contraction: `((lhs contract, rhs contract), (lhs batch, rhs batch))`.
+
+    Shapes: batch axes, free axes of lhs, free axes of rhs. Narrow floats accumulate in float32.
+    Raises: TypeError naming the axes whose sizes differ.
+    """
+    (cx, cy), (bx, by) = dimension_numbers
+    contract = (tuple(map(int, cx)), tuple(map(int, cy)))
+    batch = (tuple(map(int, bx)), tuple(map(int, by)))
+    x, y = lift(lhs), lift(rhs)
+    contract = (
+        tuple(a % max(x.ndim, 1) for a in contract[0]),
+        tuple(a % max(y.ndim, 1) for a in contract[1]),
+    )
+    for what, (ax, ay) in (("contracting", contract), ("batch", batch)):
+        if len(ax) != len(ay):
+            raise make_error(
+                DotShapeError,
+                f"dot_general requires equal numbers of {what} dimensions, got {ax} and {ay}",
+                operands={"lhs": lhs, "rhs": rhs},
+            )
+        for i, j in zip(ax, ay, strict=True):
+            if x.shape[i] != y.shape[j]:
+                raise make_error(
+                    DotShapeError,
+                    f"dot_general requires {what} dimensions to have the same shape: axis {i} of lhs "
+                    f"(size {x.shape[i]}) with axis {j} of rhs (size {y.shape[j]})",
+                    rule="sizes must be equal",
+                    operands={"lhs": lhs, "rhs": rhs},
+                )
+    if x.dtype != y.dtype and (x.aval.weak_type or y.aval.weak_type):
+        x, y = same_dtypes("dot_general", [x, y])
+    return finish(
+        dot_node(x, y, contract, batch, accumulate_dtype(preferred_element_type, "dot_general"))
+    )
+
+
+def dot(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    *,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Array:
+    """Vector and matrix products of operands of rank 1 or 2."""
+    x, y = lift(lhs), lift(rhs)
+    if dimension_numbers is None:
+        if not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2) or x.shape[-1] != y.shape[0]:
+            raise make_error(
+                DotShapeError,
+                f"Incompatible shapes for dot: got {x.shape} and {y.shape}",
+                operands={"lhs": lhs, "rhs": rhs},
+            )
+        dimension_numbers = (((x.ndim - 1,), (0,)), ((), ()))
+    return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+
+
+def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: Any = None) -> Array:
+    """Matrix products over equal leading axes."""
+    n = lift(lhs).ndim
+    lead = tuple(range(n - 2))
+    return dot_general(lhs, rhs, (((n - 1,), (n - 2,)), (lead, lead)), precision)
+
+
+# --- convolutions ------------------------------------------------------------------------------------
+
+
+class ConvDimensionNumbers(NamedTuple):
+    """Positions of (batch, feature, *space), (out, in, *space), (batch, feature, *space)."""
+
+    lhs_spec: tuple[int, ...]
+    rhs_spec: tuple[int, ...]
+    out_spec: tuple[int, ...]
+
+
+def conv_dimension_numbers(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
+) -> ConvDimensionNumbers:
+    """Layout strings such as ("NHWC", "HWIO", "NHWC") as axis positions."""
+    if isinstance(dimension_numbers, ConvDimensionNumbers):
+        return dimension_numbers
+    rank = len(lhs_shape)
+    if len(rhs_shape) != rank:
+        raise TypeError(
+            f"convolution requires lhs and rhs ndim to be equal, got {rank} and {len(rhs_shape)}."
+        )
+    if dimension_numbers is None:
+        plain = tuple(range(rank))
+        return ConvDimensionNumbers(plain, plain, plain)
+    if not (isinstance(dimension_numbers, (tuple, list)) and len(dimension_numbers) == 3):
+        raise TypeError(
+            f"convolution dimension_numbers must be None or a triple of strings, got {dimension_numbers}."
+        )
+    lhs, rhs, out = dimension_numbers
+    specs = []
+    for text, first, second, name in (
+        (lhs, "N", "C", "lhs"),
+        (rhs, "O", "I", "rhs"),
+        (out, "N", "C", "out"),
+    ):
+        if len(text) != rank or first not in text or second not in text or len(set(text)) != rank:
+            raise TypeError(
+                f"convolution {name} dimension_numbers {text!r} must have {rank} distinct characters with "
+                f"{first!r} and {second!r} among them"
+            )
+        space = [c for c in (rhs if name == "rhs" else text) if c not in (first, second)]
+        if name != "rhs":
+            space = [c for c in rhs if c not in "OI"]
+        specs.append((text.index(first), text.index(second), *(text.index(c) for c in space)))
+    return ConvDimensionNumbers(*specs)
+
+
+def conv_general_dilated(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: Any,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    *,
+    out_sharding: Any = None,
+) -> Array:
+    """n-dimensional convolution (cross-correlation), as in XLA.
+
+    Shapes: by `dimension_numbers`, default batch, feature, space. `lhs_dilation` spreads the input
+    (transposed convolution), `rhs_dilation` the kernel.
+    Method: windows (no copies) and one contraction over window and feature axes.
+    """
+    x, w = same_dtypes("conv_general_dilated", [lift(lhs), lift(rhs)])
+    spec = conv_dimension_numbers(x.shape, w.shape, dimension_numbers)
+    x, w = b.permute(x, spec.lhs_spec), b.permute(w, spec.rhs_spec)
+    space = x.ndim - 2
+    strides = [int(s) for s in window_strides]
+    if len(strides) != space:
+        raise TypeError(
+            f"convolution window_strides must have length {space}, got {tuple(window_strides)}."
+        )
+    base = [int(d) for d in (lhs_dilation or [1] * space)]
+    dilation = [int(d) for d in (rhs_dilation or [1] * space)]
+    groups, batches = int(feature_group_count), int(batch_group_count)
+    if x.shape[1] != w.shape[1] * groups:
+        raise ValueError(
+            "conv_general_dilated feature_group_count must evenly divide and match: lhs has "
+            f"{x.shape[1]} features, rhs takes {w.shape[1]} per group, feature_group_count is {groups}."
+        )
+    if w.shape[0] % groups or x.shape[0] % batches or (batches > 1 and w.shape[0] % batches):
+        raise ValueError(
+            f"conv_general_dilated: {w.shape[0]} output features and batch {x.shape[0]} must be "
+            f"divisible by feature_group_count {groups} and batch_group_count {batches}."
+        )
+    size = w.shape[2:]
+    dilated = [max((s - 1) * d + 1, 0) for s, d in zip(x.shape[2:], base, strict=True)]
+    pads = window_padding(padding, dilated, size, strides, dilation)
+    config = [
+        (0, 0, 0),
+        (0, 0, 0),
+        *((lo, hi, d - 1) for (lo, hi), d in zip(pads, base, strict=True)),
+    ]
+    x = b.pad(x, config)
+    for i in range(space):
+        x = b.window(x, 2 + i, size[i], strides[i], dilation[i])
+    # x: batch, feature, positions, window. One contraction over feature and window.
+    positions = x.shape[2 : 2 + space]
+    preferred = accumulate_dtype(preferred_element_type, "conv_general_dilated")
+    inner = tuple(range(2 + space, 2 + 2 * space))
+    if groups == 1 and batches == 1:
+        out = b.dot(w, x, ((1, *range(2, 2 + space)), (1, *inner)), ((), ()), preferred)
+        out = b.moveaxis(out, 1, 0)  # features, batch, positions -> batch, features, positions
+    elif batches == 1:
+        x = b.reshape(x, (x.shape[0], groups, w.shape[1], *x.shape[2:]))
+        w = b.reshape(w, (groups, w.shape[0] // groups, *w.shape[1:]))
+        shifted = tuple(i + 1 for i in inner)
+        out = b.dot(w, x, ((2, *range(3, 3 + space)), (2, *shifted)), ((0,), (1,)), preferred)
+        # group, features, batch, positions -> batch, group * features, positions
+        out = b.moveaxis(out, 2, 0)
+        out = b.reshape(out, (out.shape[0], out.shape[1] * out.shape[2], *positions))
+    else:
+        x = b.reshape(x, (batches, x.shape[0] // batches, *x.shape[1:]))
+        w = b.reshape(w, (batches, w.shape[0] // batches, *w.shape[1:]))
+        shifted = tuple(i + 1 for i in inner)
+        out = b.dot(w, x, ((2, *range(3, 3 + space)), (2, *shifted)), ((0,), (0,)), preferred)
+        out = b.moveaxis(out, 2, 0)
+        out = b.reshape(out, (out.shape[0], out.shape[1] * out.shape[2], *positions))
+    back = tuple(int(i) for i in np.argsort(spec.out_spec))
+    return finish(b.permute(out, back))
+
+
+def conv(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
+    """Convolution in batch, feature, space layout."""
+    return conv_general_dilated(
+        lhs,
+        rhs,
+        window_strides,
+        padding,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+
+
+def conv_with_general_padding(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: Any,
+    lhs_dilation: Any,
+    rhs_dilation: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
+    """Convolution with padding and dilations in batch, feature, space layout."""
+    return conv_general_dilated(
+        lhs,
+        rhs,
+        window_strides,
+        padding,
+        lhs_dilation,
+        rhs_dilation,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+
+
+def conv_transpose(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    strides: Sequence[int],
+    padding: Any,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    transpose_kernel: bool = False,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    use_consistent_padding: bool = False,
+) -> Array:
+    """Fractionally strided convolution ("deconvolution")."""
+    x, w = lift(lhs), lift(rhs)
+    space = x.ndim - 2
+    if dimension_numbers is None:
+        letters = {
+            1: ("NHC", "HIO", "NHC"),
+            2: ("NHWC", "HWIO", "NHWC"),
+            3: ("NHWDC", "HWDIO", "NHWDC"),
+        }
+        dimension_numbers = letters[space]
+    spec = conv_dimension_numbers(x.shape, w.shape, dimension_numbers)
+    sizes = [w.shape[i] for i in spec.rhs_spec[2:]]
+    dilation = list(rhs_dilation or [1] * space)
+    reach = [(k - 1) * d + 1 for k, d in zip(sizes, dilation, strict=True)]
+    if isinstance(padding, str):
+        pads = [transposed_padding(k, s, padding) for k, s in zip(reach, strides, strict=True)]
+    elif use_consistent_padding:
+        pads = [(k - 1 - lo, k - 1 - hi) for k, (lo, hi) in zip(reach, padding, strict=True)]
+    else:
+        pads = [(int(lo), int(hi)) for lo, hi in padding]
+    if transpose_kernel:
+        w = b.flip(w, tuple(spec.rhs_spec[2:]))
+        perm = list(range(w.ndim))
+        perm[spec.rhs_spec[0]], perm[spec.rhs_spec[1]] = spec.rhs_spec[1], spec.rhs_spec[0]
+        w = b.permute(w, perm)
+    return conv_general_dilated(
+        finish(x),
+        finish(w),
+        [1] * space,
+        pads,
+        strides,
+        dilation,
+        spec,
+        preferred_element_type=preferred_element_type,
+    )
+
+
+def transposed_padding(reach: int, stride: int, padding: str) -> tuple[int, int]:
+    """Padding of the dilated input that undoes a SAME or VALID convolution."""
+    if padding == "SAME":
+        total = reach + stride - 2
+        low = reach - 1 if stride > reach - 1 else -(-total // 2)
+    elif padding == "VALID":
+        total = reach + stride - 2 + max(reach - stride, 0)
+        low = reach - 1
+    else:
+        raise ValueError("Padding must be 'SAME' or 'VALID'.")
+    return low, total - low
+
+
+def conv_general_dilated_patches(
+    lhs: ArrayLike,
+    filter_shape: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Any,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
+    """All windows, flattened into the feature axis (features major)."""
+    x = lift(lhs)
+    space = x.ndim - 2
+    window_shape = tuple(int(s) for s in filter_shape)
+    spec = conv_dimension_numbers(x.shape, (1, 1, *window_shape), dimension_numbers)
+    n = b.permute(x, spec.lhs_spec)
+    base = list(lhs_dilation or [1] * space)
+    dilation = list(rhs_dilation or [1] * space)
+    dilated = [max((s - 1) * d + 1, 0) for s, d in zip(n.shape[2:], base, strict=True)]
+    pads = window_padding(padding, dilated, window_shape, window_strides, dilation)
+    n = b.pad(
+        n,
+        [(0, 0, 0), (0, 0, 0), *((lo, hi, d - 1) for (lo, hi), d in zip(pads, base, strict=True))],
+    )
+    for i in range(space):
+        n = b.window(n, 2 + i, window_shape[i], int(window_strides[i]), int(dilation[i]))
+    order = (0, 1, *range(2 + space, 2 + 2 * space), *range(2, 2 + space))
+    n = b.permute(n, order)
+    n = b.reshape(n, (n.shape[0], b.prod(n.shape[1 : 2 + space]), *n.shape[2 + space :]))
+    return finish(b.permute(n, tuple(int(i) for i in np.argsort(spec.out_spec))))

@@ -1,0 +1,182 @@
+"""gather and scatter of `lax`, in XLA's general form with JAX's names."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.infos import GatherInfo, ScatterInfo
+from tinyjax.core.uop import UOp
+from tinyjax.engine.array import Array
+from tinyjax.engine.values import finish, lift
+from tinyjax.lax.elementwise import same_dtypes
+
+ArrayLike = Any
+
+
+class GatherScatterMode(enum.Enum):
+    """What an out-of-range index does."""
+
+    CLIP = "clip"
+    FILL_OR_DROP = "fill"
+    PROMISE_IN_BOUNDS = "promise_in_bounds"
+    ONE_HOT = "one_hot"
+
+    @staticmethod
+    def from_any(mode: Any) -> GatherScatterMode:
+        """A mode from its name, or None for the default."""
+        if isinstance(mode, GatherScatterMode):
+            return mode
+        names = {
+            "clip": GatherScatterMode.CLIP,
+            "fill": GatherScatterMode.FILL_OR_DROP,
+            "drop": GatherScatterMode.FILL_OR_DROP,
+            None: GatherScatterMode.FILL_OR_DROP,
+            "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS,
+        }
+        if mode not in names:
+            raise ValueError(
+                f'Unknown gather mode "{mode}"; use "clip", "fill", "drop" or "promise_in_bounds"'
+            )
+        return names[mode]
+
+
+class GatherDimensionNumbers(NamedTuple):
+    """How a gather's axes are laid out (see XLA's Gather)."""
+
+    offset_dims: tuple[int, ...]
+    collapsed_slice_dims: tuple[int, ...]
+    start_index_map: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    start_indices_batching_dims: tuple[int, ...] = ()
+
+
+class ScatterDimensionNumbers(NamedTuple):
+    """How a scatter's axes are laid out (see XLA's Scatter)."""
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+
+
+def ints(xs: Sequence[int]) -> tuple[int, ...]:
+    """Python integers."""
+    return tuple(int(x) for x in xs)
+
+
+def index_node(indices: ArrayLike, name: str) -> UOp:
+    """Indices as an integer node."""
+    n = lift(indices)
+    if not dtypes.is_integer(n.dtype):
+        raise TypeError(f"{name} indices must be integers, got {n.aval.str_short()}")
+    return n
+
+
+def gather(
+    operand: ArrayLike,
+    start_indices: ArrayLike,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Sequence[int],
+    *,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    mode: Any = None,
+    fill_value: Any = None,
+) -> Array:
+    """Slices of the operand at run-time starts.
+
+    Out of bounds: mode "fill" (default) gives `fill_value` (NaN for floats, the least value for
+    signed integers, the greatest for unsigned, True for bools by default), "clip" moves the slice inside.
+    """
+    d = dimension_numbers
+    info = GatherInfo(
+        ints(d.offset_dims),
+        ints(d.collapsed_slice_dims),
+        ints(d.start_index_map),
+        ints(slice_sizes),
+        ints(d.operand_batching_dims),
+        ints(d.start_indices_batching_dims),
+        GatherScatterMode.from_any(mode).value,
+        indices_are_sorted,
+        unique_indices,
+    )
+    x = lift(operand)
+    fill = None
+    if info.mode == "fill" and fill_value is not None:
+        fill = b.cast(lift(fill_value), x.dtype)
+    return finish(b.gather(x, index_node(start_indices, "gather"), info, fill))
+
+
+def _scatter(kind: str, name: str, doc: str) -> Callable[..., Array]:
+    def apply(
+        operand: ArrayLike,
+        scatter_indices: ArrayLike,
+        updates: ArrayLike,
+        dimension_numbers: ScatterDimensionNumbers,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+    ) -> Array:
+        d = dimension_numbers
+        info = ScatterInfo(
+            kind,
+            ints(d.update_window_dims),
+            ints(d.inserted_window_dims),
+            ints(d.scatter_dims_to_operand_dims),
+            ints(d.operand_batching_dims),
+            ints(d.scatter_indices_batching_dims),
+            GatherScatterMode.from_any(mode).value,
+            indices_are_sorted,
+            unique_indices,
+        )
+        x, u = same_dtypes(name, [lift(operand), lift(updates)])
+        return finish(b.scatter(x, index_node(scatter_indices, name), u, info))
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"{doc} Updates out of bounds are dropped (mode fill) or moved inside (clip)."
+    return apply
+
+
+scatter = _scatter(
+    "set", "scatter", "Write updates at run-time indices; the last of duplicates wins."
+)
+scatter_add = _scatter("add", "scatter_add", "Add updates at run-time indices.")
+scatter_mul = _scatter("mul", "scatter_mul", "Multiply by updates at run-time indices.")
+scatter_min = _scatter("min", "scatter_min", "Minimum with updates at run-time indices.")
+scatter_max = _scatter("max", "scatter_max", "Maximum with updates at run-time indices.")
+
+
+def scatter_sub(
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    updates: ArrayLike,
+    dimension_numbers: Any,
+    **options: Any,
+) -> Array:
+    """Subtract updates at run-time indices."""
+    return scatter_add(
+        operand, scatter_indices, finish(b.neg(lift(updates))), dimension_numbers, **options
+    )
+
+
+def index_take(src: ArrayLike, idxs: Sequence[ArrayLike], axes: Sequence[int]) -> Array:
+    """Slices of `src` at positions given for each of `axes`."""
+    x = lift(src)
+    columns = [index_node(i, "index_take") for i in idxs]
+    vectors = b.concat([b.unsqueeze(c, c.ndim) for c in columns], columns[0].ndim)
+    places = ints(axes)
+    info = GatherInfo(
+        offset_dims=tuple(range(1, x.ndim - len(places) + 1)),
+        collapsed_slice_dims=places,
+        start_index_map=places,
+        slice_sizes=tuple(1 if i in places else s for i, s in enumerate(x.shape)),
+        mode="clip",
+    )
+    return finish(b.gather(x, vectors, info))

@@ -1,0 +1,402 @@
+"""Reductions, cumulative operations, sorting and windows of `lax`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.ops import Op
+from tinyjax.core.tree import tree_unflatten
+from tinyjax.core.treedef import tree_flatten
+from tinyjax.core.uop import UOp
+from tinyjax.engine.array import Array
+from tinyjax.engine.values import finish, finish_all, lift
+from tinyjax.lax.shaping import axis_number
+
+ArrayLike = Any
+
+
+def axes_of(axes: Sequence[int], ndim: int) -> tuple[int, ...]:
+    """Increasing non-negative axes."""
+    return tuple(sorted(axis_number(a, ndim) for a in axes))
+
+
+def _reduce(kind: str, name: str) -> Callable[[ArrayLike, Sequence[int]], Array]:
+    def apply(operand: ArrayLike, axes: Sequence[int], *, out_sharding: Any = None) -> Array:
+        n = lift(operand)
+        return finish(b.reduce(kind, n, axes_of(axes, n.ndim)))
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"Fold axes with {kind}. Dtype: unchanged; narrow floats accumulate in float32."
+    return apply
+
+
+reduce_sum = _reduce("add", "reduce_sum")
+reduce_prod = _reduce("mul", "reduce_prod")
+reduce_max = _reduce("max", "reduce_max")
+reduce_min = _reduce("min", "reduce_min")
+reduce_and = _reduce("and", "reduce_and")
+reduce_or = _reduce("or", "reduce_or")
+reduce_xor = _reduce("xor", "reduce_xor")
+
+COMBINES = {
+    Op.ADD: "add", Op.MUL: "mul", Op.MAX: "max", Op.MIN: "min", Op.AND: "and", Op.OR: "or", Op.XOR: "xor",
+}  # fmt: skip
+
+
+def monoid_of(computation: Callable[..., Any], dtype: Any) -> str | None:
+    """The fold a binary function is, if it is one of ours: `lax.add`, `jnp.maximum`, a lambda of +."""
+    from tinyjax.core.avals import aval
+    from tinyjax.engine.tracing import stage
+
+    scalar = aval((), dtype)
+    tree = tree_flatten(((0, 0), {}))[1]
+    body = stage(computation, tree, [scalar, scalar], "reduce").body
+    if len(body.src) == 1 and body.src[0].op in COMBINES:
+        slots = [s.arg[0] if s.op is Op.PARAM else None for s in body.src[0].src]
+        if sorted(slots, key=str) == [0, 1]:
+            return COMBINES[body.src[0].op]
+    return None
+
+
+def reduce(
+    operands: Any,
+    init_values: Any,
+    computation: Callable[..., Any],
+    dimensions: Sequence[int],
+    out_sharding: Any = None,
+) -> Any:
+    """Fold axes with a binary function of (trees of) scalars; associative as in XLA.
+
+    Known monoids become one reduction; any other function is folded along the flattened axes by
+    halving, log2(n) steps.
+    """
+    leaves, tree = tree_flatten(operands)
+    inits, _ = tree_flatten(init_values)
+    nodes = [lift(x) for x in leaves]
+    starts = [b.cast(lift(i), n.dtype) for i, n in zip(inits, nodes, strict=True)]
+    axes = axes_of(dimensions, nodes[0].ndim)
+    if len(nodes) == 1:
+        kind = monoid_of(computation, nodes[0].dtype)
+        if kind is not None:
+            folded = b.reduce(kind, nodes[0], axes)
+            binary = next(op for op, k in COMBINES.items() if k == kind)
+            return tree_unflatten(tree, [finish(UOp(binary, (folded, starts[0])))])
+    keep = tuple(i for i in range(nodes[0].ndim) if i not in axes)
+    total = b.prod([nodes[0].shape[i] for i in axes])
+    shape = tuple(nodes[0].shape[i] for i in keep)
+    flat = [b.reshape(b.permute(n, axes + keep), (total, *shape)) for n in nodes]
+    from tinyjax.engine.vectorize import vmap
+
+    def combine(x: list[UOp], y: list[UOp]) -> list[UOp]:
+        f: Callable[..., Any] = lambda p, q: tree_flatten(  # noqa: E731
+            computation(tree_unflatten(tree, list(p)), tree_unflatten(tree, list(q)))
+        )[0]
+        for _ in range(x[0].ndim):
+            f = vmap(f)
+        return [lift(v) for v in f(finish_all(x), finish_all(y))]
+
+    while total > 1:
+        half = total // 2
+        low = [b.slice_axis(n, 0, 0, half) for n in flat]
+        high = [b.slice_axis(n, 0, half, 2 * half) for n in flat]
+        rest = [b.slice_axis(n, 0, 2 * half, total) for n in flat]
+        flat = [b.concat([m, r], 0) for m, r in zip(combine(low, high), rest, strict=True)]
+        total = flat[0].shape[0]
+    spread = [b.full((1, *shape), s) for s in starts]
+    out = combine(spread, flat) if total else spread
+    return tree_unflatten(tree, finish_all([b.squeeze(n, (0,)) for n in out]))
+
+
+def argmax(operand: ArrayLike, axis: int, index_dtype: Any) -> Array:
+    """Index of the first largest element along an axis."""
+    n = lift(operand)
+    return finish(
+        b.argreduce("max", n, axis_number(axis, n.ndim), dtypes.user_dtype(index_dtype, "argmax"))[
+            1
+        ]
+    )
+
+
+def argmin(operand: ArrayLike, axis: int, index_dtype: Any) -> Array:
+    """Index of the first smallest element along an axis."""
+    n = lift(operand)
+    return finish(
+        b.argreduce("min", n, axis_number(axis, n.ndim), dtypes.user_dtype(index_dtype, "argmin"))[
+            1
+        ]
+    )
+
+
+def _cumulative(kind: str, name: str) -> Callable[..., Array]:
+    def apply(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
+        n = lift(operand)
+        return finish(b.prefix(kind, n, axis_number(axis, n.ndim), bool(reverse)))
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"Inclusive cumulative {kind} along an axis."
+    return apply
+
+
+cumsum = _cumulative("add", "cumsum")
+cumprod = _cumulative("mul", "cumprod")
+cummax = _cumulative("max", "cummax")
+cummin = _cumulative("min", "cummin")
+
+
+def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
+    """Cumulative log of a sum of exponentials, by an associative scan of logaddexp."""
+    from tinyjax.numpy.ufuncs import logaddexp
+
+    return associative_scan(logaddexp, operand, reverse=reverse, axis=axis)  # type: ignore[no-any-return]
+
+
+def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
+    """Sort along an axis; several operands are sorted together by the first `num_keys`."""
+    several = isinstance(operand, (tuple, list))
+    nodes = [lift(x) for x in (operand if several else [operand])]
+    axis = axis_number(dimension, nodes[0].ndim)
+    out = finish_all(b.sort(nodes, axis, num_keys, bool(is_stable)))
+    return tuple(out) if several else out[0]
+
+
+def sort_key_val(
+    keys: ArrayLike, values: ArrayLike, dimension: int = -1, is_stable: bool = True
+) -> tuple[Array, Array]:
+    """Keys sorted, and values moved along."""
+    return sort((keys, values), dimension, is_stable)  # type: ignore[no-any-return]
+
+
+def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> tuple[Array, Array]:
+    """The k largest elements along an axis, largest first, and their indices (int32)."""
+    n = lift(operand)
+    a = axis_number(axis, n.ndim) if n.ndim else 0
+    if not n.ndim:
+        raise TypeError("top_k operand must have >= 1 dimension, got ()")
+    if not 0 <= k <= n.shape[a]:
+        raise ValueError(
+            f"k argument to top_k must be no larger than size along axis; got k={k} with shape {n.shape} and axis={axis}"
+        )
+    places = b.iota(n.shape, a)
+    # Descending and stable: sort the reversed axis ascending, then reverse.
+    flipped = [b.flip(x, (a,)) for x in (n, places)]
+    values, order = b.sort(flipped, a, 1, True)
+    size = n.shape[a]
+    out = [b.slice_axis(b.flip(x, (a,)), a, 0, min(k, size)) for x in (values, order)]
+    first, second = finish_all(out)
+    return first, second
+
+
+def approx_max_k(
+    operand: ArrayLike,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> tuple[Array, Array]:
+    """The k largest (exact here)."""
+    return top_k(operand, k, axis=reduction_dimension)
+
+
+def associative_scan(
+    fn: Callable[..., Any], elems: Any, reverse: bool = False, axis: int = 0
+) -> Any:
+    """All prefixes under an associative function of trees; log2(n) levels of halving.
+
+    Source: Blelloch, "Prefix sums and their applications" (1990).
+    """
+    if not callable(fn):
+        raise TypeError("lax.associative_scan: fn argument should be callable.")
+    leaves, tree = tree_flatten(elems)
+    nodes = [lift(x) for x in leaves]
+    if any(n.ndim == 0 for n in nodes):
+        raise ValueError("associative_scan needs arrays with the scanned axis, got a scalar")
+    a = axis_number(axis, nodes[0].ndim)
+    size = nodes[0].shape[a]
+    if any(n.shape[a] != size for n in nodes):
+        raise ValueError(
+            f"Array inputs to associative_scan must have the same first dimension. (saw: {[n.shape for n in nodes]})"
+        )
+    if reverse:
+        nodes = [b.flip(n, (a,)) for n in nodes]
+
+    def combine(x: list[UOp], y: list[UOp]) -> list[UOp]:
+        out = fn(tree_unflatten(tree, finish_all(x)), tree_unflatten(tree, finish_all(y)))
+        return [lift(v) for v in tree_flatten(out)[0]]
+
+    def run(xs: list[UOp]) -> list[UOp]:
+        n = xs[0].shape[a]
+        if n < 2:
+            return xs
+        even = [b.slice_axis(x, a, 0, n - n % 2, 2) for x in xs]
+        odd = [b.slice_axis(x, a, 1, n, 2) for x in xs]
+        sums = run(combine(even, odd))  # prefixes that end at odd positions
+        kept = [b.slice_axis(s, a, 0, (n + 1) // 2 - 1) for s in sums]
+        later = [b.slice_axis(x, a, 2, n, 2) for x in xs]
+        tail = combine(kept, later) if later[0].shape[a] else []
+        evens = (
+            [b.concat([b.slice_axis(x, a, 0, 1), t], a) for x, t in zip(xs, tail, strict=True)]
+            if tail
+            else [b.slice_axis(x, a, 0, 1) for x in xs]
+        )
+        return [interleave(e, s, a) for e, s in zip(evens, sums, strict=True)]
+
+    out = run(nodes)
+    if reverse:
+        out = [b.flip(n, (a,)) for n in out]
+    return tree_unflatten(tree, finish_all(out))
+
+
+def interleave(x: UOp, y: UOp, axis: int) -> UOp:
+    """x0, y0, x1, y1, ... (x may be one longer), by interior padding and a sum of disjoint parts."""
+    total = x.shape[axis] + y.shape[axis]
+    config = [(0, 0, 0)] * x.ndim
+    config[axis] = (0, total - (2 * x.shape[axis] - 1), 1)
+    first = b.pad(x, config)
+    config[axis] = (1, total - 2 * y.shape[axis], 1)
+    second = b.pad(y, config)
+    place = b.iota(first.shape, axis)
+    odd = b.eq(b.and_(place, b.like(place, 1)), b.like(place, 1))
+    return b.where(odd, second, first)
+
+
+# --- windows ------------------------------------------------------------------------------------------
+
+
+def window_padding(
+    padding: Any,
+    shape: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    dilation: Sequence[int],
+) -> list[tuple[int, int]]:
+    """Explicit (low, high) pairs of "SAME", "VALID", "SAME_LOWER" or given ones."""
+    if not isinstance(padding, str):
+        return [(int(lo), int(hi)) for lo, hi in padding]
+    if padding.upper() == "VALID":
+        return [(0, 0)] * len(shape)
+    if padding.upper() not in ("SAME", "SAME_LOWER"):
+        raise ValueError(
+            f"Unknown padding type: {padding!r}; use 'SAME', 'SAME_LOWER', 'VALID' or pairs."
+        )
+    out = []
+    for size, w, s, d in zip(shape, window, strides, dilation, strict=True):
+        reach = (w - 1) * d + 1
+        needed = max((-(-size // s) - 1) * s + reach - size, 0)
+        low = needed // 2 if padding.upper() == "SAME" else needed - needed // 2
+        out.append((low, needed - low))
+    return out
+
+
+def windows_of(
+    n: UOp,
+    fill: UOp,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Any,
+    base_dilation: Sequence[int] | None,
+    window_dilation: Sequence[int] | None,
+) -> tuple[UOp, tuple[int, ...]]:
+    """All windows: axes of positions, then one axis per axis windowed; and those last axes."""
+    rank = n.ndim
+    base = list(base_dilation or [1] * rank)
+    dilation = list(window_dilation or [1] * rank)
+    dilated = [max((s - 1) * d + 1, 0) for s, d in zip(n.shape, base, strict=True)]
+    pads = window_padding(padding, dilated, window, strides, dilation)
+    n = b.pad(n, [(lo, hi, d - 1) for (lo, hi), d in zip(pads, base, strict=True)], fill)
+    inner = []
+    for axis in range(rank):
+        if window[axis] == 1 and strides[axis] == 1:
+            continue
+        n = b.window(n, axis, int(window[axis]), int(strides[axis]), int(dilation[axis]))
+        inner.append(n.ndim - 1)
+    return n, tuple(inner)
+
+
+def reduce_window(
+    operand: Any,
+    init_value: Any,
+    computation: Callable[..., Any],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int] | int = 1,
+    padding: Any = "VALID",
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> Any:
+    """Fold each window with a binary function (max and average pooling)."""
+    n = lift(operand)
+    strides = (
+        [int(window_strides)] * n.ndim if isinstance(window_strides, int) else list(window_strides)
+    )
+    init = b.cast(lift(init_value), n.dtype)
+    views, inner = windows_of(
+        n, init, window_dimensions, strides, padding, base_dilation, window_dilation
+    )
+    if not inner:
+        return finish(views)
+    return reduce(finish(views), finish(init), computation, inner)
+
+
+def _window_fold(kind: str, name: str, neutral: Callable[[Any], Any]) -> Callable[..., Array]:
+    def apply(
+        operand: ArrayLike,
+        window_dimensions: Sequence[int],
+        window_strides: Sequence[int],
+        padding: Any,
+        base_dilation: Sequence[int] | None = None,
+        window_dilation: Sequence[int] | None = None,
+    ) -> Array:
+        n = lift(operand)
+        fill = b.like(n, neutral(n.dtype))
+        views, inner = windows_of(
+            n, fill, window_dimensions, window_strides, padding, base_dilation, window_dilation
+        )
+        return finish(b.reduce(kind, views, inner))
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"Fold each window with {kind}."
+    return apply
+
+
+def lowest(dtype: Any) -> Any:
+    """The least value of a dtype."""
+    if dtypes.is_inexact(dtype):
+        return -np.inf
+    return False if dtype == np.bool_ else int(dtypes.iinfo(dtype).min)
+
+
+def highest(dtype: Any) -> Any:
+    """The greatest value of a dtype."""
+    if dtypes.is_inexact(dtype):
+        return np.inf
+    return True if dtype == np.bool_ else int(dtypes.iinfo(dtype).max)
+
+
+reduce_window_sum = _window_fold("add", "reduce_window_sum", lambda d: 0)
+reduce_window_max = _window_fold("max", "reduce_window_max", lowest)
+reduce_window_min = _window_fold("min", "reduce_window_min", highest)
+
+
+class RoundingMethod(enum.Enum):
+    """How `lax.round` treats ties."""
+
+    AWAY_FROM_ZERO = 0
+    TO_NEAREST_EVEN = 1
+
+
+def fft(x: ArrayLike, fft_type: Any, fft_lengths: Sequence[int]) -> Array:
+    """Discrete Fourier transform of the last axes; type "fft", "ifft", "rfft" or "irfft"."""
+    kind = str(getattr(fft_type, "name", fft_type)).lower()
+    kind = {"0": "fft", "1": "ifft", "2": "rfft", "3": "irfft"}.get(kind, kind)
+    if kind not in ("fft", "ifft", "rfft", "irfft"):
+        raise ValueError(f"unknown FFT type {fft_type!r}")
+    n = lift(x)
+    if kind != "rfft" and not dtypes.is_complex(n.dtype):
+        n = b.cast(n, dtypes.to_complex_dtype(n.dtype))
+    return finish(UOp(Op.FFT, (n,), (kind, tuple(int(s) for s in fft_lengths))))

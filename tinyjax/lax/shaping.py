@@ -1,0 +1,402 @@
+"""Shape operations of `lax`: reshape, broadcast, slice, pad, concatenate, iota, with JAX's names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.errors import ConcatenateError, ReshapeError, make_error
+from tinyjax.core.ops import Op
+from tinyjax.core.uop import UOp, const
+from tinyjax.engine.array import Array
+from tinyjax.engine.values import finish, lift
+from tinyjax.lax.elementwise import same_dtypes
+
+ArrayLike = Any
+
+
+def static_shape(shape: Any) -> tuple[int, ...]:
+    """Sizes as Python integers."""
+    return tuple(int(s.__index__()) for s in shape)
+
+
+def axis_number(axis: Any, ndim: int) -> int:
+    """A non-negative axis."""
+    axis = int(axis.__index__())
+    if not -ndim <= axis < ndim:
+        raise ValueError(f"axis {axis} is out of bounds for array of dimension {ndim}")
+    return axis % ndim
+
+
+def reshape(
+    operand: ArrayLike,
+    new_sizes: Sequence[int],
+    dimensions: Sequence[int] | None = None,
+    *,
+    out_sharding: Any = None,
+) -> Array:
+    """The same elements in row-major order in another shape (one size may be -1)."""
+    n = lift(operand)
+    sizes = (
+        (int(new_sizes),) if isinstance(new_sizes, (int, np.integer)) else static_shape(new_sizes)
+    )
+    if dimensions is not None:
+        n = b.permute(n, tuple(int(d) for d in dimensions))
+    if -1 in sizes:
+        rest = -math.prod(sizes)
+        if sizes.count(-1) > 1 or not rest or n.aval.size % rest:
+            raise make_error(
+                ReshapeError,
+                f"cannot reshape array of shape {n.shape} (size {n.aval.size}) into shape {sizes}",
+                operands={"operand": operand},
+            )
+        sizes = tuple(n.aval.size // rest if s == -1 else s for s in sizes)
+    if math.prod(sizes) != n.aval.size or any(s < 0 for s in sizes):
+        raise make_error(
+            ReshapeError,
+            f"cannot reshape array of shape {n.shape} (size {n.aval.size}) into shape {sizes} "
+            f"(size {math.prod(sizes)})",
+            operands={"operand": operand},
+        )
+    return finish(b.reshape(n, sizes))
+
+
+def broadcast(operand: ArrayLike, sizes: Sequence[int], *, out_sharding: Any = None) -> Array:
+    """New leading axes of these sizes."""
+    n = lift(operand)
+    lead = static_shape(sizes)
+    return finish(b.broadcast(n, lead + n.shape))
+
+
+def broadcast_in_dim(
+    operand: ArrayLike,
+    shape: Sequence[int],
+    broadcast_dimensions: Sequence[int],
+    *,
+    out_sharding: Any = None,
+) -> Array:
+    """Axis i of the operand becomes axis broadcast_dimensions[i] of `shape`."""
+    return finish(
+        b.expand(lift(operand), static_shape(shape), tuple(int(d) for d in broadcast_dimensions))
+    )
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape NumPy broadcasting gives."""
+    return tuple(int(s) for s in np.broadcast_shapes(*shapes))
+
+
+def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
+    """Leading axes of size 1 up to a rank."""
+    n = lift(x)
+    return finish(b.reshape(n, (1,) * (rank - n.ndim) + n.shape))
+
+
+def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
+    """Axis i of the result is axis permutation[i]."""
+    n = lift(operand)
+    perm = tuple(int(p) for p in permutation)
+    if sorted(perm) != list(range(n.ndim)):
+        raise TypeError(
+            f"transpose permutation isn't a permutation of operand dimensions, got permutation {perm} "
+            f"for operand shape {n.shape}."
+        )
+    return finish(b.permute(n, perm))
+
+
+def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
+    """Drop axes of size 1."""
+    n = lift(array)
+    axes = tuple(axis_number(d, n.ndim) for d in dimensions)
+    if any(n.shape[a] != 1 for a in axes):
+        raise ValueError(
+            "cannot select an axis to squeeze out which has size not equal to one, got "
+            f"shape={n.shape} and dimensions={tuple(dimensions)}"
+        )
+    return finish(b.squeeze(n, axes))
+
+
+def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
+    """New axes of size 1 at these positions of the result."""
+    n = lift(array)
+    rank = n.ndim + len(dimensions)
+    places = {axis_number(d, rank) for d in dimensions}
+    if len(places) != len(dimensions):
+        raise ValueError(f"repeated axis in lax.expand_dims: {tuple(dimensions)}")
+    sizes = iter(n.shape)
+    return finish(b.reshape(n, tuple(1 if i in places else next(sizes) for i in range(rank))))
+
+
+def collapse(operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None) -> Array:
+    """Axes [start, stop) joined into one."""
+    n = lift(operand)
+    start, stop, _ = slice_indices(start_dimension, stop_dimension, n.ndim)
+    return finish(b.reshape(n, (*n.shape[:start], math.prod(n.shape[start:stop]), *n.shape[stop:])))
+
+
+def slice_indices(start: Any, stop: Any, size: int) -> tuple[int, int, int]:
+    """Python's slice normalisation."""
+    import builtins
+
+    return builtins.slice(start, stop).indices(size)
+
+
+def slice(  # noqa: A001
+    operand: ArrayLike,
+    start_indices: Sequence[int],
+    limit_indices: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> Array:
+    """Static slice with positive strides."""
+    n = lift(operand)
+    starts, stops = static_shape(start_indices), static_shape(limit_indices)
+    steps = static_shape(strides) if strides is not None else (1,) * n.ndim
+    if not len(starts) == len(stops) == len(steps) == n.ndim:
+        raise TypeError(
+            f"slice start_indices, limit_indices and strides must have the length of the operand's "
+            f"rank {n.ndim}: got {starts}, {stops}, {steps}."
+        )
+    for lo, hi, size in zip(starts, stops, n.shape, strict=True):
+        if not 0 <= lo <= size or not lo <= hi <= size:
+            raise TypeError(
+                f"slice limit_indices must be between start_indices and the operand shape, got "
+                f"start_indices {starts}, limit_indices {stops} for operand shape {n.shape}."
+            )
+    if any(s <= 0 for s in steps):
+        raise TypeError(f"slice strides must be positive, got {steps}")
+    return finish(b.slice_(n, starts, stops, steps))
+
+
+def slice_in_dim(
+    operand: ArrayLike,
+    start_index: int | None,
+    limit_index: int | None,
+    stride: int = 1,
+    axis: int = 0,
+) -> Array:
+    """Static slice of one axis; None and negative indices as in Python."""
+    n = lift(operand)
+    a = axis_number(axis, n.ndim)
+    size = n.shape[a]
+    start = 0 if start_index is None else int(start_index)
+    stop = size if limit_index is None else int(limit_index)
+    start, stop = (start + size if start < 0 else start), (stop + size if stop < 0 else stop)
+    return finish(b.slice_axis(n, a, start, stop, int(stride)))
+
+
+def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
+    """One static index along an axis."""
+    n = lift(operand)
+    a = axis_number(axis, n.ndim)
+    i = int(index)
+    if not -n.shape[a] <= i < n.shape[a]:
+        raise IndexError(f"index {i} is out of bounds for axis {a} with size {n.shape[a]}")
+    i %= n.shape[a]
+    out = b.slice_axis(n, a, i, i + 1)
+    return finish(out if keepdims else b.squeeze(out, (a,)))
+
+
+def start_nodes(name: str, starts: Any, shape: tuple[int, ...]) -> list[UOp]:
+    """Run-time starts, one integer scalar per axis; negative ones count from the end."""
+    if type(starts) is Array or isinstance(starts, np.ndarray):
+        vector = lift(starts)
+        if vector.ndim != 1:
+            raise TypeError(f"{name} start indices must be a 1D array, got shape {vector.shape}")
+        parts = [b.squeeze(b.slice_axis(vector, 0, i, i + 1), (0,)) for i in range(vector.shape[0])]
+    else:
+        parts = [lift(s) for s in starts]
+    if len(parts) != len(shape):
+        raise ValueError(
+            f"Length of slice indices must match number of operand dimensions ({len(parts)} vs {len(shape)})"
+        )
+    if any(not dtypes.is_integer(p.dtype) for p in parts):
+        raise TypeError(
+            f"{name} start indices must be integers, got {[p.aval.str_short() for p in parts]}"
+        )
+    if any(p.shape for p in parts):
+        raise TypeError(
+            f"{name} start indices must be scalars, got {[p.aval.str_short() for p in parts]}"
+        )
+    out = []
+    for p, size in zip(parts, shape, strict=True):
+        if not dtypes.is_unsigned(p.dtype):
+            p = b.where(b.lt(p, b.like(p, 0)), b.add(p, b.like(p, size)), p)
+        out.append(p)
+    if len({p.dtype for p in out}) > 1:
+        out = [b.cast(p, np.int32) for p in out]
+    return out
+
+
+def dynamic_slice(
+    operand: ArrayLike,
+    start_indices: Any,
+    slice_sizes: Sequence[int],
+    allow_negative_indices: Any = True,
+) -> Array:
+    """Slice of static sizes at run-time starts, clamped so that it fits."""
+    n = lift(operand)
+    sizes = static_shape(slice_sizes)
+    if len(sizes) != n.ndim or any(not 0 <= s <= d for s, d in zip(sizes, n.shape, strict=True)):
+        raise TypeError(
+            f"slice slice_sizes must be less than or equal to operand shape, got slice_sizes {sizes} "
+            f"for operand shape {n.shape}."
+        )
+    return finish(b.dynamic_slice(n, start_nodes("dynamic_slice", start_indices, n.shape), sizes))
+
+
+def dynamic_update_slice(
+    operand: ArrayLike, update: ArrayLike, start_indices: Any, allow_negative_indices: Any = True
+) -> Array:
+    """The operand with `update` written at run-time starts, clamped so that it fits."""
+    n, u = same_dtypes("dynamic_update_slice", [lift(operand), lift(update)])
+    if u.ndim != n.ndim or any(s > d for s, d in zip(u.shape, n.shape, strict=True)):
+        raise TypeError(
+            f"dynamic_update_slice update shape must be smaller than operand shape, got update shape "
+            f"{u.shape} for operand shape {n.shape}."
+        )
+    return finish(
+        b.dynamic_update(n, u, start_nodes("dynamic_update_slice", start_indices, n.shape))
+    )
+
+
+def dynamic_slice_in_dim(
+    operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0
+) -> Array:
+    """dynamic_slice of one axis."""
+    n = lift(operand)
+    a = axis_number(axis, n.ndim)
+    starts = [const(0, np.dtype(np.int32)) for _ in range(n.ndim)]
+    start = start_nodes("dynamic_slice_in_dim", [start_index], (n.shape[a],))[0]
+    starts = [b.cast(s, start.dtype) if i != a else start for i, s in enumerate(starts)]
+    sizes = tuple(int(slice_size) if i == a else s for i, s in enumerate(n.shape))
+    if sizes[a] > n.shape[a]:
+        raise TypeError(f"slice size {sizes[a]} is larger than axis {a} of shape {n.shape}")
+    return finish(b.dynamic_slice(n, starts, sizes))
+
+
+def dynamic_index_in_dim(
+    operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True
+) -> Array:
+    """One run-time index along an axis."""
+    out = dynamic_slice_in_dim(operand, index, 1, axis)
+    return out if keepdims else squeeze(out, (axis,))
+
+
+def dynamic_update_slice_in_dim(
+    operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int
+) -> Array:
+    """dynamic_update_slice along one axis."""
+    n = lift(operand)
+    a = axis_number(axis, n.ndim)
+    starts: list[Any] = [0] * n.ndim
+    starts[a] = start_index
+    return dynamic_update_slice(operand, update, starts)
+
+
+def dynamic_update_index_in_dim(
+    operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int
+) -> Array:
+    """Write one run-time index along an axis; the update may lack the axis."""
+    n, u = lift(operand), lift(update)
+    a = axis_number(axis, n.ndim)
+    if u.ndim != n.ndim:
+        u = b.unsqueeze(u, a)
+    return dynamic_update_slice_in_dim(operand, finish(u), index, a)
+
+
+def concatenate(operands: Sequence[ArrayLike], dimension: int) -> Array:
+    """Join along an axis; other sizes and dtypes must agree."""
+    nodes = [lift(o) for o in operands]
+    if not nodes:
+        raise ValueError("concatenate requires a non-empty sequences of arrays")
+    axis = int(dimension)
+    rest = {n.shape[:axis] + n.shape[axis + 1 :] for n in nodes}
+    if not 0 <= axis < max(nodes[0].ndim, 1) or len({n.ndim for n in nodes}) > 1 or len(rest) > 1:
+        raise make_error(
+            ConcatenateError,
+            "Cannot concatenate arrays with shapes that differ in dimensions other than the one being "
+            f"concatenated: concatenating along dimension {axis} for shapes "
+            f"{', '.join(str(n.shape) for n in nodes)}",
+        )
+    return finish(b.concat(same_dtypes("concatenate", nodes), axis))
+
+
+def pad(
+    operand: ArrayLike, padding_value: ArrayLike, padding_config: Sequence[tuple[int, int, int]]
+) -> Array:
+    """A border of (low, high, interior) per axis; negative low and high crop."""
+    n, value = same_dtypes("pad", [lift(operand), lift(padding_value)])
+    config = [(int(lo), int(hi), int(inner)) for lo, hi, inner in padding_config]
+    return finish(b.pad(n, config, value))
+
+
+def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
+    """Reverse axes."""
+    n = lift(operand)
+    return finish(b.flip(n, tuple(axis_number(d, n.ndim) for d in dimensions)))
+
+
+def iota(dtype: Any, size: int) -> Array:
+    """0, 1, ..., size - 1."""
+    return broadcasted_iota(dtype, (size,), 0)
+
+
+def broadcasted_iota(
+    dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None
+) -> Array:
+    """Position along an axis of a shape."""
+    sizes = static_shape(shape)
+    kind = dtypes.user_dtype(dtype, "iota")
+    if kind == np.bool_ or dtypes.is_key(kind):
+        raise TypeError(f"iota does not accept dtype {kind}; it accepts real and complex numbers.")
+    axis = axis_number(dimension, len(sizes))
+    if dtypes.is_integer(kind) or kind in (np.float32, np.float64):
+        return finish(b.iota(sizes, axis, kind))
+    return finish(b.cast(b.iota(sizes, axis, np.int32), kind))
+
+
+def full(
+    shape: Sequence[int], fill_value: ArrayLike, dtype: Any = None, *, sharding: Any = None
+) -> Array:
+    """A scalar broadcast to a shape."""
+    value = lift(fill_value)
+    if value.shape:
+        raise TypeError(
+            f"full must be called with scalar fill_value, got fill_value.shape {value.shape}."
+        )
+    if dtype is not None:
+        value = b.cast(value, dtypes.user_dtype(dtype, "full"))
+    return finish(b.full(static_shape(shape), value))
+
+
+def full_like(
+    x: Any, fill_value: ArrayLike, dtype: Any = None, shape: Any = None, *, sharding: Any = None
+) -> Array:
+    """A scalar broadcast to the shape and dtype of x."""
+    target = tuple(x.shape) if shape is None and hasattr(x, "shape") else shape
+    of = x.dtype if hasattr(x, "dtype") else lift(x).dtype
+    return full(
+        () if target is None else target,
+        finish(
+            b.cast(
+                lift(fill_value), dtypes.user_dtype(dtype, "full_like") if dtype is not None else of
+            )
+        ),
+    )
+
+
+def zeros_like_array(x: ArrayLike) -> Array:
+    """Zeros of the shape and dtype of x."""
+    return full_like(x, 0)
+
+
+def optimization_barrier(operand: Any) -> Any:
+    """The operand (a tree), not moved or merged across by the compiler."""
+    from tinyjax.core.tree import tree_map
+
+    return tree_map(lambda x: finish(UOp(Op.OPTIMIZATION_BARRIER, (lift(x),))), operand)
