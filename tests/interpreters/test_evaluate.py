@@ -5,6 +5,7 @@ from __future__ import annotations
 import cmath
 import functools
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -56,10 +57,12 @@ def x64():
 
 
 def ref(f, *args):
-    """The oracle's result as an ndarray; its own numerical warnings are not ours."""
+    """The oracle's results as ndarrays, compiled once and without optimisation (it is faster)."""
+    args = tuple(jax.tree.map(jnp.asarray, a) for a in args)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return jax.tree.map(np.asarray, f(*map(jnp.asarray, args)))
+        warnings.simplefilter("ignore")  # its own numerical warnings are not ours
+        program = jax.jit(f).lower(*args).compile({"xla_backend_optimization_level": 0})
+        return jax.tree.map(np.asarray, program(*args))
 
 
 def run(op: Op, *args: np.ndarray, arg: Any = None) -> Any:
@@ -283,13 +286,13 @@ SAMPLED = set("float32 bfloat16 complex64 int8 uint32 int4 bool".split())
 
 @functools.cache
 def oracle(arity: int, sampled: bool) -> dict[tuple[str, str], np.ndarray]:
-    """JAX's results for a whole table by one compilation (one per op would take five times as long)."""
+    """JAX's results for a whole table by one compilation: one per op takes five times as long."""
     table, inputs = (UNARY, lambda d: (edges(d),)) if arity == 1 else (BINARY, pairs)
     keys = [k for k in op_cases(table) if (k[1] in SAMPLED) is sampled]
-    operands = {dtype: tuple(map(jnp.asarray, inputs(dtype))) for _, dtype in keys}
-    f = jax.jit(lambda values: [table[name][0](*values[dtype]) for name, dtype in keys])
-    fast = f.lower(operands).compile({"xla_backend_optimization_level": 0})
-    return dict(zip(keys, map(np.asarray, fast(operands))))
+    operands = {dtype: inputs(dtype) for _, dtype in keys}
+    return dict(
+        zip(keys, ref(lambda v: [table[name][0](*v[dtype]) for name, dtype in keys], operands))
+    )
 
 
 def op_cases(table):
@@ -321,9 +324,9 @@ def test_unary_ops_agree_with_jax_on_edge_values(name, dtype):
 
 def test_the_sign_of_zero_chooses_the_side_of_a_branch_cut_as_in_c99():
     z = np.array([complex(-2, 0.0), complex(-2, -0.0), complex(2, 0.0), complex(2, -0.0)])
-    for op, f in ((Op.SQRT, cmath.sqrt), (Op.LOG, cmath.log), (Op.ASIN, cmath.asin),
-                  (Op.ACOS, cmath.acos), (Op.ATANH, cmath.atanh), (Op.ACOSH, cmath.acosh)):  # fmt: skip
-        np.testing.assert_allclose(run(op, z), [f(v) for v in z.tolist()], 1e-14)
+    for name in ("sqrt", "log", "asin", "acos", "atanh", "acosh"):
+        f = getattr(cmath, name)
+        np.testing.assert_allclose(run(Op[name.upper()], z), [f(v) for v in z.tolist()], 1e-14)
     for op, f in ((Op.ATAN, cmath.atan), (Op.ASINH, cmath.asinh)):
         turned = np.array([complex(0.0, 2), complex(-0.0, 2), complex(0.0, -2), complex(-0.0, -2)])
         np.testing.assert_allclose(run(op, turned), [f(v) for v in turned.tolist()], 1e-14)
@@ -460,7 +463,7 @@ def test_casts_agree_with_jax_on_edge_values(source):
         ]
         x = np.concatenate([x, np.array(more, x.dtype)])
     targets = [dtypes.DTYPES[t] for t in CAST_TYPES if t != source]
-    expected = ref(jax.jit(lambda v: [lax.convert_element_type(v, t) for t in targets]), x)
+    expected = ref(lambda v: [lax.convert_element_type(v, t) for t in targets], x)
     for dtype, r in zip(targets, expected):
         assert_same(run(Op.CAST, x, arg=(dtype, False)), r, exact=True)
 
@@ -483,7 +486,7 @@ def test_reduce_precision_agrees_with_jax(dtype):
         [edges(dtype), np.random.default_rng(1).normal(size=200).astype(dtypes.DTYPES[dtype])]
     )
     formats = ((5, 10), (8, 7), (4, 3), (5, 2), (8, 23), (3, 0))
-    expected = ref(jax.jit(lambda v: [lax.reduce_precision(v, *f) for f in formats]), x)
+    expected = ref(lambda v: [lax.reduce_precision(v, *f) for f in formats], x)
     for arg, r in zip(formats, expected):
         assert_same(run(Op.REDUCE_PRECISION, x, arg=arg), r, exact=True)
 
@@ -710,7 +713,7 @@ def gather_cases():
 @pytest.mark.parametrize("case", range(len(gather_cases())))
 def test_gather_agrees_with_jax(case, mode):
     shape, index_shape, info = gather_cases()[case]
-    info = GatherInfo(*(getattr(info, f) for f in ("offset_dims", "collapsed_slice_dims", "start_index_map", "slice_sizes", "operand_batching_dims", "start_indices_batching_dims")), mode=mode)  # fmt: skip
+    info = replace(info, mode=mode)
     x = numbers("float32", shape)
     indices = np.random.default_rng(case).integers(-2, 7, index_shape).astype(np.int32)
     numbers_ = lax.GatherDimensionNumbers(
@@ -826,21 +829,37 @@ def test_sort_by_several_keys_along_any_axis():
         np.testing.assert_array_equal(y, r)
 
 
+KEY_DATA = np.arange(12, dtype=np.uint32).reshape(2, 3, 2) * np.uint32(0x9E3779B9)
+
+
+@functools.cache
+def random_oracle():
+    """jax.random.bits of each width: one key, one key and rank 0, a batch of keys."""
+
+    def f(data):
+        keys = jax.random.wrap_key_data(data)
+        out = {}
+        for width in (8, 16, 32, 64):
+            dtype = jnp.dtype(f"uint{width}")
+            batch = jax.vmap(jax.vmap(lambda k: jax.random.bits(k, (4,), dtype)))
+            one = keys[0, 1]
+            out[width] = [
+                jax.random.bits(one, (5, 3), dtype),
+                jax.random.bits(one, (), dtype),
+                batch(keys),
+            ]
+        return out
+
+    return ref(f, KEY_DATA)
+
+
 @pytest.mark.parametrize("width", [8, 16, 32, 64])
 def test_random_bits_are_jaxs_for_single_and_batched_keys(width):
-    keys = jax.random.split(jax.random.key(7), 6).reshape(2, 3)
-    data = np.asarray(jax.random.key_data(keys))
-    dtype = jnp.dtype(f"uint{width}")
-    one = ref(lambda: jax.random.bits(keys[0, 1], (5, 3), dtype))
-    np.testing.assert_array_equal(run(Op.RANDOM_BITS, data[0, 1], arg=((5, 3), width)), one)
-    f = jax.vmap(jax.vmap(lambda k: jax.random.bits(k, (4,), dtype)))
-    np.testing.assert_array_equal(
-        run(Op.RANDOM_BITS, data, arg=((4,), width)), ref(lambda: f(keys))
-    )
-    np.testing.assert_array_equal(
-        run(Op.RANDOM_BITS, data[1, 1], arg=((), width)),
-        ref(lambda: jax.random.bits(keys[1, 1], (), dtype)),
-    )
+    one, scalar, batch = random_oracle()[width]
+    same = np.testing.assert_array_equal
+    same(run(Op.RANDOM_BITS, KEY_DATA[0, 1], arg=((5, 3), width)), one)
+    same(run(Op.RANDOM_BITS, KEY_DATA[0, 1], arg=((), width)), scalar)
+    same(run(Op.RANDOM_BITS, KEY_DATA, arg=((4,), width)), batch)
 
 
 @pytest.mark.parametrize("kind", ["fft", "ifft", "rfft", "irfft"])
@@ -1157,6 +1176,15 @@ def test_outputs_own_their_memory():
     assert evaluate([leaf])[0] is x
 
 
+def test_results_that_are_the_same_array_inside_are_copied_outside():
+    body = body_of(lambda x: [x, b.exp(x), b.stop_gradient(b.exp(x))], aval((2,), F32))
+    leaf = buffer(np.zeros(2, np.float32))
+    call = UOp(Op.CALL, (body, leaf), CallInfo("jit"))
+    values = [*evaluate(results(call)), *evaluate([call])[0], leaf.arg.value]
+    for i, x in enumerate(values):
+        assert not any(np.shares_memory(x, y) for y in values[i + 1 :])
+
+
 def test_rank_0_results_are_arrays():
     x, y = buffer(np.array(2, np.float32)), buffer(np.ones(3, np.float32))
     nodes = [b.add(x, x), b.exp(x), b.lt(x, x), b.sum_(y, (0,)), b.cast(x, np.int32), b.max_(x, x)]
@@ -1170,17 +1198,18 @@ def test_no_floating_point_warning_or_error_reaches_the_user():
     leaf = buffer(x)
     y = [b.div(leaf, b.like(leaf, 0)), b.log(leaf), b.mul(leaf, leaf), b.cast(leaf, np.int8)]
     body = body_of(lambda v: [b.sqrt(b.log(v))], aval((4,), F32))
+    loops = [
+        UOp(Op.CALL, (body, leaf), CallInfo("jit")),
+        UOp(Op.SCAN, (body, leaf), ScanInfo(0, 1, 3)),
+    ]
     with np.errstate(all="raise"), warnings.catch_warnings():
         warnings.simplefilter("error")
         evaluate(y)
         evaluate_body(body, [x])
-        for node in y:
-            apply_op(
-                node,
-                [x]
-                + [const_array for const_array in [np.zeros((), F32)] if node.op is Op.DIV]
-                + [x] * (node.op is Op.MUL),
-            )
+        apply_op(y[0], [x, np.zeros((), F32)])
+        apply_op(y[1], [x])
+        for loop in loops:
+            apply_op(loop, [x])
         quiet._fallback(np.divide, x, x)
         with pytest.raises(FloatingPointError):  # the user's own setting is back
             np.log(x)

@@ -1,4 +1,4 @@
-"""Kernels with loops: reductions, sweeps, argmax, prefixes, scatters, gathers, odd strides, tasks."""
+"""Kernels with loops: reductions, sweeps, argmax, prefixes, scatters, gathers, strides, tasks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def test_every_length_has_a_main_part_and_a_tail(n: int, target: Any) -> None:
 def test_neighbouring_ranges_that_are_contiguous_become_one() -> None:
     i, j, k = loop(3, 0), loop(5, 1), loop(7, 2)
     at = plus((i, 35), (j, 7), k)
-    sink = kernel(store(buffer(0, (3, 5, 7), F32), at, load(buffer(1, (3, 5, 7), F32), at), i, j, k))
+    sink = kernel(
+        store(buffer(0, (3, 5, 7), F32), at, load(buffer(1, (3, 5, 7), F32), at), i, j, k)
+    )
     listing = check(sink, [zeros(3, 5, 7), normal(3, 5, 7)]).code.listing
     assert "in 105 loop" in listing and listing.count("for ") == 1
 
@@ -101,7 +103,7 @@ def test_complex_is_interleaved_in_memory(dtype: str) -> None:
     check(sink, [zeros(n, dtype=dtype), normal(2 * n, dtype=dtype)])
 
 
-# --- reductions ---------------------------------------------------------------------------------------
+# --- reductions ----------------------------------------------------------------------------------
 
 
 REDUCTIONS = [
@@ -172,7 +174,9 @@ def test_a_long_sum_is_accurate() -> None:
     """A million ones and small numbers: one accumulator in sequence would be off by far more."""
     n = 1 << 20
     k = loop(n, 0, "reduce")
-    sink = kernel(store(buffer(0, (), F32), literal(0), fold("add", load(buffer(1, (n,), F32), k), k)))
+    sink = kernel(
+        store(buffer(0, (), F32), literal(0), fold("add", load(buffer(1, (n,), F32), k), k))
+    )
     x = RNG.random(n, dtype=F32)
     out = zeros()
     Compiled(sink).run([out, x])
@@ -198,7 +202,7 @@ def test_a_reduction_inside_a_reduction() -> None:
     check(kernel(store(buffer(0, (4,), F32), i, outer, i)), [zeros(4), normal(4, 30, 20)], 1e-5)
 
 
-# --- several sweeps -----------------------------------------------------------------------------------
+# --- several sweeps ------------------------------------------------------------------------------
 
 
 def rows(slot: int, i: UOp, n: int) -> Any:
@@ -237,8 +241,8 @@ def test_layernorm_and_its_statistics_are_stored_by_one_kernel() -> None:
 def test_outputs_over_different_loops() -> None:
     i, j = loop(9, 0), loop(33, 1)
     x = load(buffer(2, (9, 33), F32), plus((i, 33), j))
-    total = fold("add", load(buffer(2, (9, 33), F32), plus((loop(9, 0), 33), loop(33, 2, "reduce"))),
-                 loop(33, 2, "reduce"))  # fmt: skip
+    k = loop(33, 2, "reduce")
+    total = fold("add", load(buffer(2, (9, 33), F32), plus((i, 33), k)), k)
     sink = kernel(
         store(buffer(0, (9, 33), F32), plus((i, 33), j), node(Op.NEG, x), i, j),
         store(buffer(1, (9,), F32), i, total, i),
@@ -246,7 +250,7 @@ def test_outputs_over_different_loops() -> None:
     check(sink, [zeros(9, 33), zeros(9), normal(9, 33)], 1e-5)
 
 
-# --- argmax -------------------------------------------------------------------------------------------
+# --- argmax --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
@@ -275,10 +279,13 @@ def test_arg_reduction_along_the_first_axis() -> None:
     both = UOp(Op.FOLD, (x, cast(k, np.int32), k), "argmax")
     data = np.round(normal(40, 75))
     data[:, 3] = -np.inf
-    check(kernel(store(buffer(0, (75,), np.int32), i, get(both, 1), i)), [zeros(75, dtype=np.int32), data])
+    check(
+        kernel(store(buffer(0, (75,), np.int32), i, get(both, 1), i)),
+        [zeros(75, dtype=np.int32), data],
+    )
 
 
-# --- prefixes, scatters, gathers ----------------------------------------------------------------------
+# --- prefixes, scatters, gathers -----------------------------------------------------------------
 
 
 def running(kind: str, x: UOp, over: UOp) -> UOp:
@@ -320,7 +327,9 @@ def scatter_add(width: int) -> UOp:
     at = plus((row, width), j)
     out = buffer(0, (11, width), F32)
     value = node(
-        Op.ADD, load(out, at, within(row, 11)), load(buffer(2, (30, width), F32), plus((i, width), j))
+        Op.ADD,
+        load(out, at, within(row, 11)),
+        load(buffer(2, (30, width), F32), plus((i, width), j)),
     )
     return kernel(store(out, at, value, i, j, valid=within(row, 11)))
 
@@ -334,7 +343,9 @@ def test_scatter_add_of_rows_with_duplicates_and_bad_indices(width: int) -> None
 def test_gather_of_rows_fills_where_the_index_is_bad() -> None:
     i, j = loop(30, 0), loop(20, 1)
     row = cast(load(buffer(1, (30,), np.int32), i), np.int64)
-    value = load(buffer(2, (11, 20), F32), plus((row, 20), j), within(row, 11), literal(np.nan, F32))
+    value = load(
+        buffer(2, (11, 20), F32), plus((row, 20), j), within(row, 11), literal(np.nan, F32)
+    )
     sink = kernel(store(buffer(0, (30, 20), F32), plus((i, 20), j), value, i, j))
     check(sink, [zeros(30, 20), RNG.integers(-2, 14, 30).astype(np.int32), normal(11, 20)])
 
@@ -387,7 +398,7 @@ def test_positions_are_values_too() -> None:
     check(sink, [zeros(5, 37, dtype=t) for t in (np.int64, np.int32, F32, bool)])
 
 
-# --- tasks, splitting, caching ------------------------------------------------------------------------
+# --- tasks, splitting, caching -------------------------------------------------------------------
 
 
 def test_results_do_not_depend_on_how_tasks_are_grouped() -> None:
@@ -457,7 +468,9 @@ def test_a_split_reduction_gives_what_the_whole_one_does(kind: str, leading: boo
 def test_a_big_full_reduction_becomes_two_kernels() -> None:
     n = 1 << 22
     k = loop(n, 0, "reduce")
-    sink = kernel(store(buffer(0, (), F32), literal(0), fold("add", load(buffer(1, (n,), F32), k), k)))
+    sink = kernel(
+        store(buffer(0, (), F32), literal(0), fold("add", load(buffer(1, (n,), F32), k), k))
+    )
     first, second = compile_kernels(sink)
     assert first.tasks.total >= 8 and second.tasks.total == 1 and first.scratch == second.scratch
 

@@ -11,13 +11,13 @@ import pytest
 
 from tests.lowering.kernels import (
     NARROW_TARGETS,
+    buffer,
     cast,
     check,
+    kernel,
     literal,
     load,
     loop,
-    buffer,
-    kernel,
     map_kernel,
     node,
     store,
@@ -252,9 +252,10 @@ def test_rounding_to_a_narrow_float(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMPLEX)
 @pytest.mark.parametrize(
-    "op", [Op.NEG, Op.CONJ, Op.REAL, Op.IMAG, Op.ADD, Op.SUB, Op.IS_FINITE, Op.MAX, Op.MIN, *COMPARE],
+    "op",
+    [Op.NEG, Op.CONJ, Op.REAL, Op.IMAG, Op.ADD, Op.SUB, Op.IS_FINITE, Op.MAX, Op.MIN, *COMPARE],
     ids=lambda op: op.name,
-)  # fmt: skip
+)
 def test_exact_complex_op(op: Op, name: str) -> None:
     run_op(op, name)
 
@@ -314,3 +315,41 @@ def test_each_op_on_bfloat16_rounds_once() -> None:
         lambda a, b: node(Op.MUL, node(Op.ADD, node(Op.ADD, a, b), b), b), 200, d, d, d
     )
     check(sink, [np.zeros(200, d), x, y])
+
+
+TRANSCENDENTAL = [
+    Op[n] for n in (
+        "RSQRT CBRT EXP EXP2 EXPM1 LOG LOG2 LOG1P SIN COS TAN ASIN ACOS ATAN SINH COSH TANH ASINH "
+        "ACOSH ATANH LOGISTIC ERF ERFC ERFINV LGAMMA DIGAMMA"
+    ).split()
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name, tolerance", [("float32", 1e-6), ("float64", 1e-14), ("bfloat16", 8e-3)]
+)
+@pytest.mark.parametrize("op", TRANSCENDENTAL, ids=lambda op: op.name)
+def test_transcendental_op(op: Op, name: str, tolerance: float) -> None:
+    """Their accuracy is tested with the decompositions; here: reached, with every special value."""
+    run_op(op, name, tolerance)
+
+
+@pytest.mark.parametrize("op", [Op.POW, Op.ATAN2], ids=lambda op: op.name)
+def test_binary_transcendental_op(op: Op) -> None:
+    run_op(op, "float32", 1e-6)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [Op.MUL, Op.DIV, Op.ABS, Op.EXP, Op.LOG, Op.SQRT, Op.TANH, Op.SIGN],
+    ids=lambda op: op.name,
+)
+def test_complex_op_on_finite_values(op: Op) -> None:
+    rng = np.random.default_rng(5)
+    n = 40
+    arrays = [
+        (rng.normal(size=n) + 1j * rng.normal(size=n)).astype(np.complex64) for _ in range(op.arity)
+    ]
+    out = UOp(op, (literal(1, "complex64"),) * op.arity).aval.dtype
+    sink = map_kernel(lambda *x: node(op, *x), n, out, *["complex64"] * op.arity)
+    check(sink, [np.zeros(n, out), *arrays], 2e-6)

@@ -427,7 +427,7 @@ def test_narrow_results_are_rounded_once_and_keep_subnormals() -> None:
         ((512, 8, 8, 8), (False, False), "outer tile 8x16, A none, B none, kc 0"),
         ((1, 4096, 1, 4096), (False, True), "inner tile 8x1, A none, B none, kc 0"),
         ((1, 1, 4096, 4096), (False, True), "inner swapped tile 8x1, A none, B none, kc 0"),
-        ((1, 1, 4096, 4096), (False, False), "outer tile 1x128, A none, B none, kc 8"),
+        ((1, 1, 4096, 4096), (False, False), "outer tile 1x64, A none, B none, kc 8, split 256"),
         ((1, 64, 64, 65536), (True, False), "outer tile 6x64, A none, B step, kc 512, split 4096"),
     ],
 )

@@ -53,16 +53,30 @@ def test_a_mean_over_everything_does_not_serialise_what_reads_it():
     mean = B.sum_(big, [0, 1])
     plan = fuse(B.sub(big, B.full(big.shape, mean)))
     assert [g.outputs[-1].op for g in plan.groups][-1] is Op.SUB
-    assert all(len(g.outputs) == 1 for g in plan.groups) and len(plan.groups) == 3
+    assert all(len(g.outputs) == 1 for g in plan.groups) and len(plan.groups) == 2
 
 
 def test_a_small_mean_over_everything_saves_a_launch():
     assert len(fuse(B.sub(X, B.full(X.shape, B.sum_(X, [0, 1])))).groups) == 1
 
 
-def test_a_large_fold_into_few_results_is_done_in_parts():
-    plan = fuse(B.sum_(arg(0, (1 << 20,)), [0]))
-    assert [g.outputs[0].shape for g in plan.groups] == [(64,), ()]
+def test_the_elementwise_tail_of_a_contraction_is_its_epilogue():
+    h = B.tanh(B.add(B.dot(X, arg(1, (32, 48)), ((1,), (0,))), B.expand(arg(2, (48,)), (64, 48), (1,))))
+    assert shape_of(fuse(h)) == [("contraction", ["TANH"])]
+    assert shape_of(fuse(softmax(h))) == [("contraction", ["TANH"]), ("loop", ["DIV"])]
+
+
+def test_a_product_that_is_only_moved_is_stored_where_it_goes():
+    probabilities, values = arg(0, (2, 4, 8, 8)), arg(1, (2, 8, 4, 16))
+    mixed = B.dot(probabilities, values, ((3,), (1,)), ((0, 1), (0, 2)))
+    joined = B.reshape(B.permute(mixed, (0, 2, 1, 3)), (2, 8, 64))
+    assert shape_of(fuse(joined)) == [("contraction", ["PERMUTE"])]
+
+
+def test_a_product_that_others_read_is_written_beside_its_epilogue():
+    product = B.dot(X, arg(1, (32, 48)), ((1,), (0,)))
+    plan = fuse(B.tanh(product), B.sum_(product, [0]))
+    assert shape_of(plan) == [("contraction", ["DOT", "TANH"]), ("loop", ["REDUCE"])]
 
 
 def test_cheap_maps_are_inlined_into_every_reader():
@@ -87,7 +101,7 @@ def test_a_value_read_before_and_after_a_contraction_closes_no_cycle():
     product = B.dot(h, arg(1, (32, 32)), ((1,), (0,)))
     plan = fuse(B.add(h, product))
     kinds = [k for k, _ in shape_of(plan)]
-    assert kinds == ["loop", "contraction", "loop"]
+    assert kinds == ["loop", "contraction"]
     assert shape_of(plan)[0] == ("loop", ["TANH"])
 
 

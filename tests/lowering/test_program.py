@@ -82,15 +82,48 @@ def test_contractions_of_other_dtypes(dtype):
 
     dt = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
     rng = np.random.default_rng(0)
-    a, b = (rng.integers(-3, 4, size=s).astype(dt) for s in ((33, 20), (20, 41)))
+    left, right = ((33, 20), (20, 41)) if dt.itemsize > 1 else ((9, 20), (20, 14))
+    a, b = (rng.integers(-3, 4, size=s).astype(dt) for s in (left, right))
     if dt.kind == "c":
         a = a + (1j * rng.integers(-3, 4, size=a.shape)).astype(dt)
-    node = B.dot(arg(0, (33, 20), dt), arg(1, (20, 41), dt), ((1,), (0,)))
+    node = B.dot(arg(0, left, dt), arg(1, right, dt), ((1,), (0,)))
     wide = a.astype(np.complex128 if dt.kind == "c" else np.float64)
     product = wide @ b.astype(wide.dtype)
     if dt.kind in "iu":
         product = product.astype(np.int64)
     check([node], [a, b], [product.astype(dt)], rtol=1e-6)
+
+
+def test_epilogues_read_other_buffers_and_write_several():
+    a, b, bias, residual = normal(0, 33, 20), normal(1, 20, 41), normal(2, 41), normal(3, 33, 41)
+    product = B.dot(arg(0, a.shape), arg(1, b.shape), ((1,), (0,)))
+    shifted = B.add(product, B.expand(arg(2, bias.shape), (33, 41), (1,)))
+    outputs = [shifted, B.add(B.tanh(shifted), arg(3, residual.shape))]
+    pre = a @ b + bias
+    low = check(outputs, [a, b, bias, residual], [pre, np.tanh(pre) + residual], rtol=1e-4, atol=1e-4)
+    assert len(low.plan.steps) == 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_epilogue_sees_the_product_rounded_to_its_dtype(dtype):
+    import ml_dtypes
+
+    dt = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
+    a, b = normal(0, 33, 20).astype(dt), normal(1, 20, 41).astype(dt)
+    product = B.dot(arg(0, a.shape, dt), arg(1, b.shape, dt), ((1,), (0,)))
+    rounded = (a.astype(np.float32) @ b.astype(np.float32)).astype(dt)
+    wanted = (rounded.astype(np.float32) * 3).astype(dt).astype(np.float32)
+    eps = float(ml_dtypes.finfo(dt).eps)
+    check([B.mul(product, scalar(3, dt))], [a, b], [wanted], rtol=2 * eps, atol=1e-2)
+
+
+def test_a_product_stored_where_it_is_moved_to():
+    p, v = normal(0, 2, 4, 9, 11), normal(1, 2, 11, 4, 16)
+    mixed = B.dot(arg(0, p.shape), arg(1, v.shape), ((3,), (1,)), ((0, 1), (0, 2)))
+    joined = B.reshape(B.permute(mixed, (0, 2, 1, 3)), (2, 9, 64))
+    wanted = np.einsum("bhts,bshd->bthd", p, v).reshape(2, 9, 64)
+    low = check([joined], [p, v], [wanted], rtol=1e-4, atol=1e-4)
+    assert len(low.plan.steps) == 1
 
 
 def test_a_product_of_a_matrix_with_its_transpose_has_one_input():

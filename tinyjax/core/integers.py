@@ -309,9 +309,12 @@ class Algebra:
         return low, high
 
     def _plain_limits(self, form: Form) -> Span:
+        """Bounds from those of the atoms; atoms not met yet are not walked into (they may be above)."""
         low = high = form[0]
         for atom, c in form[1]:
-            ends = [c * b for b in self.fact(atom).bounds]  # type: ignore[union-attr]
+            fact = self._seen(atom) or PLAIN.fact(atom)
+            assert fact.bounds is not None
+            ends = [c * b for b in fact.bounds]
             low, high = low + min(ends), high + max(ends)
         return low, high
 
@@ -335,59 +338,56 @@ class Algebra:
 
     def _make(self, constant: int, terms: dict[UOp, int]) -> Form:
         """A form from its parts: quotients and remainders are put together, terms sorted."""
-        if len(terms) > 1:
-            joined = True
-            while joined and len(terms) > 1:
-                joined = False
-                for atom in terms:
-                    if atom.op is Op.MOD or atom.op is Op.IDIV:
-                        change = self._join(atom, terms)
-                        if change is not None:
-                            constant += change[0]
-                            terms = _merged(tuple(terms.items()), change[1], 1)
-                            joined = True
-                            break
+        change: Form | None = ZERO
+        while change is not None and len(terms) > 1:
+            change = None
+            for atom in terms:
+                if atom.op is Op.MOD or atom.op is Op.IDIV:
+                    change = self._join(atom, terms)
+                    if change is not None:
+                        constant += change[0]
+                        terms = _merged(_items(terms), change[1], 1)
+                        break
         found = [(n, c) for n, c in terms.items() if c]
         if len(found) > 1:
             found.sort(key=_term_order)
         return constant, tuple(found)
 
     def _join(self, atom: UOp, terms: dict[UOp, int]) -> Form | None:
-        """What to add to a sum so that `atom` leaves it together with a partner; None if none is there."""
+        """What to add to a sum so that `atom` leaves it together with a partner; None if none is there.
+
+        Only where the dividend is exact: a wrapped one equals its form modulo 2**64 only.
+        """
         k = terms[atom]
-        if not k:
+        if atom.op is Op.IDIV:
+            return self._join_quotient(atom, k, terms)
+        whole = self.fact(atom).whole
+        if whole is None or not self.exact(whole[0]):
             return None
-        if atom.op is Op.MOD:
-            whole = self.fact(atom).whole
-            if whole is None:
-                return None
-            value, quotient, d = whole
-            if not self.exact(value):
-                return None
-            if all(terms.get(n) == k * d * c for n, c in quotient[1]):
-                left = self.plus(self.scale(value, k), quotient, -k * d)
-                return self.plus(left, (0, ((atom, 1),)), -k)
-            if len(quotient[1]) == 1 and quotient[0] == 0 and quotient[1][0][1] == 1:
-                for other, c in terms.items():
-                    if c == k * d and other.op is Op.MOD:
-                        above = self.fact(other).whole
-                        if above is not None and above[0] == quotient:
-                            merged = self.remainder(value, d * above[2])
-                            gone = ((atom, -k), (other, -c))
-                            return k * merged[0], tuple(
-                                _merged(gone, merged[1], k).items()
-                            )
+        value, quotient, d = whole
+        if all(terms.get(n) == k * d * c for n, c in quotient[1]):
+            gone = _merged(((atom, -k),), quotient[1], -k * d)
+            return k * value[0] - k * d * quotient[0], _items(_merged(_items(gone), value[1], k))
+        if quotient[0] or len(quotient[1]) != 1 or quotient[1][0][1] != 1:
             return None
-        d = atom.src[1]
-        if d.op is not Op.CONST or k % int_value(d):
-            return None
-        d = int_value(d)
-        value, k = self.linear(atom.src[0]), -k // d
-        if all(terms.get(n) == k * c for n, c in value[1]) and self.exact(value):
-            rest = self._remainder_atom(value, d, (0, ((atom, 1),)))
-            gone = (-k * value[0], tuple((n, -k * c) for n, c in value[1]) + ((atom, k * d),))
-            return gone[0], tuple(_merged(gone[1], rest[1], k).items())
+        for other, c in terms.items():
+            above = self.fact(other).whole if other.op is Op.MOD and c == k * d else None
+            if above is not None and above[0] == quotient:
+                rest = self.remainder(value, d * above[2])
+                return k * rest[0], _items(_merged(((atom, -k), (other, -c)), rest[1], k))
         return None
+
+    def _join_quotient(self, atom: UOp, m: int, terms: dict[UOp, int]) -> Form | None:
+        """k*L - k*d*(L//d) = k*(L%d)"""
+        d = int_value(atom.src[1]) if atom.src[1].op is Op.CONST else 0
+        if d <= 0 or m % d:
+            return None
+        value, k = self.linear(atom.src[0]), -m // d
+        if not all(terms.get(n) == k * c for n, c in value[1]) or not self.exact(value):
+            return None
+        rest = self._remainder_atom(value, d, (0, ((atom, 1),)))
+        gone = _merged(((atom, k * d),), value[1], -k)
+        return k * rest[0] - k * value[0], _items(_merged(_items(gone), rest[1], k))
 
     def node(self, form: Form) -> UOp:
         """The canonical node of a form."""
@@ -694,8 +694,6 @@ class Algebra:
                 return TRUE
             if low > h:
                 return FALSE
-            if not within((low, high), NEGATABLE):
-                return None
             g = math.gcd(*(c for _, c in terms))
             if g > 1:
                 terms, h = tuple((n, c // g) for n, c in terms), h // g
@@ -703,10 +701,13 @@ class Algebra:
             if smaller is None:
                 break
             terms, h = smaller
-        if terms[0][1] > 0:
-            return self._condition(Op.CMPLT, (self.node((0, terms)), integer(h + 1)))
-        flipped = tuple((n, -c) for n, c in terms)
-        return self._condition(Op.CMPLE, (integer(-h), self.node((0, flipped))))
+        upper = terms[0][1] > 0
+        shown = (0, terms) if upper else self.scale((0, terms), -1)
+        if not self.exact(shown):
+            return None
+        if upper:
+            return self._condition(Op.CMPLT, (self.node(shown), integer(h + 1)))
+        return self._condition(Op.CMPLE, (integer(-h), self.node(shown)))
 
     def _without_tail(self, terms: Terms, h: int) -> tuple[Terms, int] | None:
         """g*X + B <= h is X <= (h - B)//g when that is the same for every B."""
@@ -742,18 +743,18 @@ class Algebra:
             return FALSE
         if low == high:
             return TRUE
-        if not within((low, high), NEGATABLE):
-            return None
         g = math.gcd(*(c for _, c in terms))
         if h % g:
             return FALSE
         if h == low:
             return self._at_most(terms, h)
         if h == high:
-            return self._at_most(tuple((n, -c) for n, c in terms), -h)
+            return self._at_most(self.scale((0, terms), -1)[1], -h)
         g = g if terms[0][1] > 0 else -g
-        terms, h = tuple((n, c // g) for n, c in terms), h // g
-        return self._condition(Op.CMPEQ, (self.node((0, terms)), integer(h)))
+        shown: Form = (0, tuple((n, c // g) for n, c in terms))
+        if not self.exact(shown):
+            return None
+        return self._condition(Op.CMPEQ, (self.node(shown), integer(h // g)))
 
     # --- conditions --------------------------------------------------------------------------------
 
@@ -814,7 +815,9 @@ class Algebra:
             if low > high:
                 return absorbing
             made = self._inside(terms, low, high)
-            made += [self.negation(self._equal(terms, v) or TRUE) for v in gone if low < v < high]
+            for v in gone:
+                equal = self._equal(terms, v) if low < v < high else None
+                made += [] if equal is None else [self.negation(equal)]
             parts += [self.negation(c) for c in made] if dual else made
         if any(self.negation(c) in others for c in others):
             return absorbing
@@ -854,8 +857,9 @@ class Algebra:
         if low == high:
             made = [self._equal(terms, low)]
         else:
-            negated = tuple((n, -c) for n, c in terms)
+            negated = self.scale((0, terms), -1)[1]
             made = [self._at_most(negated, -low), self._at_most(terms, high)]
+        assert None not in made, "the parts of a canonical condition fit 64 bits"
         return [c for c in made if c is not None and c is not TRUE]
 
     # --- assumptions -------------------------------------------------------------------------------
@@ -949,6 +953,10 @@ def _merged(a: Terms, b: Terms, k: int) -> dict[UOp, int]:
         else:
             del terms[atom]
     return terms
+
+
+def _items(terms: dict[UOp, int]) -> Terms:
+    return tuple(terms.items())
 
 
 def _times(atom: UOp, c: int) -> UOp:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tinyjax.core.ops import ANY_ARITY, J, K, P, Op
+from tinyjax.core.ops import ANY_ARITY, J, K, Op, P
 from tinyjax.core.uop import UOp, const_value, toposort
 
 STAGES = {J: "jaxpr", K: "kernel", P: "program"}
@@ -70,7 +70,9 @@ def verify_kernel(sink: UOp) -> None:
         else:
             CHECKS.get(node.op, verify_value)(node)
         free[node] = found - closed
-    require(not free[sink], sink, f"ranges are never closed: {sorted(r.arg[0] for r in free[sink])}")
+    require(
+        not free[sink], sink, f"ranges are never closed: {sorted(r.arg[0] for r in free[sink])}"
+    )
 
 
 def verify_range(node: UOp) -> None:

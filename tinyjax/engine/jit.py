@@ -208,14 +208,21 @@ class Jitted:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Traced, list[UOp], Any]:
         """Trace (or find) the body for these arguments; returns it with the argument nodes."""
-        dynamic, rest, statics = self._split(args, kwargs)
+        dynamic, rest, _ = self._split(args, kwargs)
         leaves, tree = tree_flatten((tuple(dynamic), rest))
         nodes = []
         for i, leaf in enumerate(leaves):
             if not is_array_like(leaf):
                 raise TypeError(self._bad_leaf(args, kwargs, leaf, i))
             nodes.append(lift(leaf))
-        avals = tuple(n.aval for n in nodes)
+        traced, donated = self._stage_avals(args, kwargs, tuple(n.aval for n in nodes), tree)
+        return traced, nodes, donated
+
+    def _stage_avals(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], avals: tuple[Any, ...], tree: PyTreeDef
+    ) -> tuple[Traced, frozenset[int]]:
+        """Trace (or find) the body for arguments of these avals."""
+        statics = self._split(args, kwargs)[2]
         fun = self._with_statics(args, statics) if statics else self.fun
 
         def paths() -> list[str]:
@@ -232,7 +239,7 @@ class Jitted:
         )
         if self.history.misses == before:
             self.history.hits += 1
-        return traced, nodes, self._donated(args, kwargs)
+        return traced, self._donated(args, kwargs)
 
     def _paths(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         """Argument paths of the dynamic leaves."""

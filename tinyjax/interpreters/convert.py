@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ from tinyjax.core import dtypes
 from tinyjax.core.uop import UOp
 
 Array = np.ndarray[Any, Any]
+
+BUILTIN = 17  # NumPy's own dtypes but float16; see evaluate_elementwise
 
 
 def cast(node: UOp, args: list[Array]) -> Array:
@@ -24,38 +28,55 @@ def convert(x: Array, dtype: Any) -> Array:
     anything real (bool too) drops the imaginary part; int -> int wraps; float64 and integers reach
     the floats below 32 bits through float32, as XLA does.
     """
-    source = x.dtype
-    if source == dtype:
-        return x
+    return x if x.dtype == dtype else converter(x.dtype, dtype)(x)
+
+
+@functools.lru_cache(2048)
+def converter(source: Any, dtype: Any) -> Callable[[Array], Array]:
+    """The conversion from one dtype to another one, chosen once for each pair."""
     if dtypes.is_complex(source) and not dtypes.is_complex(dtype):
-        x = x.real
-        source = x.dtype
+        part = dtypes.to_floating_dtype(source)
+        rest = converter(part, dtype) if part != dtype else np.copy
+        return lambda x: rest(x.real)
     if dtype == np.bool_:
-        return np.asarray(x != np.zeros((), source))
-    if dtypes.is_integer(dtype):
-        if dtypes.is_float(source):
-            return float_to_int(x, dtype)
-        if dtype.num >= 17 or source.num >= 17:  # below 8 bits: through 8 bits
-            x = x.astype(np.int64 if source.num >= 17 else source).astype(np.int8)
-        return x.astype(dtype)
-    if dtypes.is_float(dtype) and dtypes.bit_width(dtype) < 32 and source != np.float32:
-        x = x.astype(np.float32)
-    return x.astype(dtype)
+        zero = np.zeros((), source)
+        return lambda x: np.asarray(x != zero)
+    if dtypes.is_integer(dtype) and dtypes.is_float(source):
+        return float_to_int(source, dtype)
+    steps = [dtype]
+    if dtypes.is_integer(dtype) and dtype.num >= BUILTIN:  # below 8 bits: wrap to 8 bits first
+        steps = [np.dtype(np.int8), dtype]
+    elif dtypes.is_float(dtype) and dtypes.bit_width(dtype) < 32 and source != np.float32:
+        steps = [np.dtype(np.float32), dtype]
+
+    def through(x: Array) -> Array:
+        for step in steps:
+            x = x.astype(step)
+        return x
+
+    return through
 
 
-def float_to_int(x: Array, dtype: Any) -> Array:
-    """Truncated towards zero, saturated at the limits, NaN -> 0."""
-    if x.dtype.num >= 17:
-        x = x.astype(np.float32)
+def float_to_int(source: Any, dtype: Any) -> Callable[[Array], Array]:
+    """Truncation towards zero, saturated at the limits, NaN -> 0."""
+    compute = source if source.num < BUILTIN else np.dtype(np.float32)
+    storage = dtype if dtype.num < BUILTIN else np.dtype(np.int8)
     info = dtypes.iinfo(dtype)
     low, high = int(info.min), int(info.max)
-    storage = np.dtype(np.int8) if dtype.num >= 17 else dtype
-    x = np.trunc(x)
-    y = x.astype(storage)
-    fits = (x >= low) & (x < high + 1)  # high + 1 is a power of two, exact in every float
-    if not fits.all():
-        y = np.where(fits, y, np.where(x > 0, high, np.where(x < 0, low, 0)).astype(storage))
-    return np.asarray(y).astype(dtype, copy=False)
+    # high + 1 is a power of two, exact in every float; a source too narrow for it has infinity
+    least, above = np.array(low, compute), np.array(high + 1, compute)
+
+    def through(x: Array) -> Array:
+        x = x.astype(compute, copy=False)
+        y = x.astype(storage)
+        fits = (x >= least) & (x < above)
+        if not fits.all():
+            whole = np.trunc(x)
+            limit = np.where(whole > 0, high, np.where(whole < 0, low, 0)).astype(storage)
+            y = np.where((whole >= least) & (whole < above), y, limit)
+        return y.astype(dtype, copy=False)
+
+    return through
 
 
 def bitcast(node: UOp, args: list[Array]) -> Array:

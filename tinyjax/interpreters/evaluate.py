@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import dtypes
-from tinyjax.core.avals import Aval, TupleAval
+from tinyjax.core.avals import Aval
 from tinyjax.core.ops import BODIES, EFFECTS, IDENTITIES, MOVEMENT, Op
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.interpreters import convert as conversions
@@ -456,7 +456,7 @@ def plan_of(body: UOp) -> Plan:
     plan = body.derived.get("evaluate")
     if plan is None:
         plan = body.derived["evaluate"] = make_plan(body)
-    return plan  # type: ignore[no-any-return]
+    return plan
 
 
 def evaluate_body(body: UOp, args: Sequence[Array]) -> list[Array]:
@@ -498,11 +498,15 @@ def evaluate(
     missing = [o for o in outputs if o not in env]
     if missing:
         quietly(_evaluate, missing, env, leaf, release, run)
-        for i, o in enumerate(missing):
-            value = env[o]
-            # the common case, an array that a row has just made, costs two tests
-            if o.op in SHARING or type(value) is list or value.base is not None or i:
-                env[o] = _owned_output(o, env, missing[:i])
+    if len(outputs) == 1:
+        # the common case, an array that a row has just made, costs two tests
+        (o,) = outputs
+        if o.op in SHARING or type(env[o]) is list or env[o].base is not None:
+            env[o] = _owned_output(o, env, set())
+        return [env[o]]
+    taken: set[int] = set()
+    for o in dict.fromkeys(outputs):
+        env[o] = _owned_output(o, env, taken)
     return [env[o] for o in outputs]
 
 
@@ -527,7 +531,7 @@ def _evaluate(
                 continue
             op = node.op
             operands = node.operands if op in BODIES else node.src
-            args = []
+            args: list[Any] = []
             ready = True
             for s in operands:
                 value = env.get(s)
@@ -584,19 +588,31 @@ SHARING = IDENTITIES - {Op.COPY} | {
 """Ops whose value may be that of another node."""
 
 
-def _owned_output(node: UOp, env: dict[UOp, Any], earlier: Sequence[UOp]) -> Value:
-    """The value of an output in memory that neither a leaf nor another output uses."""
+def _owned_output(node: UOp, env: dict[UOp, Any], taken: set[int]) -> Value:
+    """The value of an output in memory that neither a leaf nor another output uses.
+
+    `taken` are the ids of the arrays of earlier outputs; this one's are added.
+    """
     value = env[node]
     if node.op is Op.BUFFER or node.op in UNKNOWN:
+        taken.add(id(value))
         return value
-    if type(value) is list:
-        return [owned(v) for v in value]
-    if any(value is env[o] for o in earlier):
-        return value.copy()
+    shared = set(taken)
     source = node
     while source.op in SHARING and source.src:
         source = source.src[0]
-        for s in (source, *source.operands) if source.op in BODIES else (source,):
-            if value is (s.arg.value if s.op is Op.BUFFER else env.get(s)):
-                return value.copy()
-    return owned(value)
+        shared.add(id(_known(source, env)))
+    if source.op in BODIES:
+        shared.update(id(_known(s, env)) for s in source.operands)
+
+    def own(array: Array) -> Array:
+        array = array.copy() if id(array) in shared else owned(array)
+        shared.add(id(array))
+        taken.add(id(array))
+        return array
+
+    return [own(v) for v in value] if type(value) is list else own(value)
+
+
+def _known(node: UOp, env: dict[UOp, Any]) -> Value:
+    return node.arg.value if node.op is Op.BUFFER else env.get(node)

@@ -39,12 +39,12 @@ def widen(x: Array) -> Array:
 
 def narrow(y: Any, dtype: Any) -> Array:
     """A computed value as an ndarray of `dtype`; rounds or wraps if that is narrower."""
-    y = np.asarray(y)
-    if y.dtype == dtype:
-        return y
-    if y.dtype.kind in "fc" and dtype in WIDE and y.dtype != np.float32:
-        y = y.astype(np.float32)  # one path for every float64 -> narrow conversion (see CAST)
-    return y.astype(dtype)
+    z: Array = np.asarray(y)
+    if z.dtype == dtype:
+        return z
+    if z.dtype.kind in "fc" and dtype in WIDE and z.dtype != np.float32:
+        z = z.astype(np.float32)  # one path for every float64 -> narrow conversion (see CAST)
+    return z.astype(dtype)
 
 
 def unary(f: Callable[[Array], Any]) -> Row:
@@ -111,7 +111,7 @@ def by_kind(
 def int_div(x: Array, y: Array) -> Any:
     """Quotient towards zero; x/0 = -1 (all bits set), INT_MIN/-1 = INT_MIN."""
     if x.dtype.kind != "i":
-        return np.where(y == 0, ~np.zeros((), x.dtype), np.floor_divide(x, y))
+        return np.where(y == 0, np.invert(np.zeros((), x.dtype)), np.floor_divide(x, y))
     quotient = np.floor_divide(x, y)
     # floor differs from trunc by one where the division is inexact and the signs differ
     inexact = np.multiply(quotient, y) != x
@@ -134,8 +134,8 @@ def unsigned(x: Array) -> Array:
 
 def signed_of(bits: Any, dtype: Any) -> Array:
     """Unsigned bits as `dtype` (the inverse of `unsigned`)."""
-    bits = np.asarray(bits)
-    return bits.astype(dtype) if dtype.num >= BUILTIN else bits.view(dtype)
+    found: Array = np.asarray(bits)
+    return found.astype(dtype) if dtype.num >= BUILTIN else found.view(dtype)
 
 
 def shift_right_logical(node: UOp, args: list[Array]) -> Array:
@@ -150,9 +150,8 @@ def shift_right_arithmetic(node: UOp, args: list[Array]) -> Array:
     if x.dtype.num >= BUILTIN:
         bits = dtypes.bit_width(x.dtype)
         signed = (unsigned(x) << np.uint8(8 - bits)).view(np.int8) >> np.int8(8 - bits)
-        return (
-            np.right_shift(signed, unsigned(amount).view(np.int8)).astype(np.int8).astype(x.dtype)
-        )
+        shifted: Array = np.asarray(np.right_shift(signed, unsigned(amount).view(np.int8)))
+        return shifted.astype(x.dtype)
     as_signed = f"i{x.dtype.itemsize}"
     return np.asarray(np.right_shift(x.view(as_signed), amount.view(as_signed))).view(x.dtype)
 

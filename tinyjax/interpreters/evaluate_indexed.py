@@ -116,7 +116,8 @@ def gather(node: UOp, args: list[Array]) -> Array:
     axes = np.argsort(places)
     if not (axes == range(y.ndim)).all():
         y = y.transpose(axes)
-    return y if y.base is None else y.copy()
+    result: Array = y if y.base is None else y.copy()
+    return result
 
 
 def default_fill(dtype: Any) -> Array:
@@ -131,7 +132,8 @@ def default_fill(dtype: Any) -> Array:
     if dtypes.is_integer(dtype):
         info = dtypes.iinfo(dtype)
         return np.array(int(info.max if dtypes.is_unsigned(dtype) else info.min)).astype(dtype)
-    return np.frombuffer(b"\xff" * dtype.itemsize, dtype)[0]
+    key: Array = np.frombuffer(b"\xff" * dtype.itemsize, dtype)
+    return key.reshape(())
 
 
 COMBINE: dict[str, np.ufunc] = {

@@ -20,7 +20,7 @@ def _fallback(f: Callable[..., R], *args: Any) -> R:
 
 
 try:
-    from numpy._core.umath import _extobj_contextvar, _make_extobj  # type: ignore[attr-defined]
+    from numpy._core.umath import _extobj_contextvar, _make_extobj
 
     _IGNORE = _make_extobj(all="ignore")
 except (ImportError, TypeError):

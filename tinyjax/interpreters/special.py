@@ -98,7 +98,8 @@ def erfc_tail(x: Array) -> Array:
     """erfc for x >= 0.5: e**(-x*x) / (1 + 2x) * Q(t); 0 from 27 on."""
     x = np.minimum(x, 30.0)  # NaN stays; infinity would give inf/inf
     t = (x - ERFC_SCALE) / (x + ERFC_SCALE)
-    return exp_minus_square(x) / (1 + 2 * x) * horner(ERFC_TAIL, t)
+    y: Array = exp_minus_square(x) / (1 + 2 * x) * horner(ERFC_TAIL, t)
+    return y
 
 
 def erf_near_zero(x: Array) -> Array:
@@ -164,7 +165,8 @@ def erfinv(y: Array) -> Array:
 
 def sin_pi(x: Array) -> Array:
     """|sin(pi x)|, exact zeros at the integers."""
-    return np.sin(math.pi * np.abs(x - np.rint(x)))
+    y: Array = np.sin(math.pi * np.abs(x - np.rint(x)))
+    return y
 
 
 def lgamma_positive(x: Array) -> Array:

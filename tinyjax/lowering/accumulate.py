@@ -15,7 +15,7 @@ from tinyjax.core.uop import UOp
 from tinyjax.lowering import irtext
 from tinyjax.lowering.elementwise import Elementwise
 from tinyjax.lowering.interpret import FOLD_OPS, identity
-from tinyjax.lowering.irtext import I64
+from tinyjax.lowering.irtext import I64, Value
 from tinyjax.lowering.memory import has_lanes
 from tinyjax.lowering.nest import Accumulate, Loop, fold_operands, ranges_of
 from tinyjax.lowering.registers import BOOL, Register, is_narrow
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Parts = list[tuple[Register, ...]]
 """An accumulator: per copy, the value (and the index of an argmax)."""
+
 
 def ops_for(e: Emitter, x: Register) -> Elementwise:
     """An elementwise emitter with the lanes of a register."""
@@ -47,7 +48,8 @@ def combine(e: Emitter, kind: str, x: Register, y: Register) -> Register:
     return canonical(e, made)
 
 
-def combine_arg(e: Emitter, kind: str, best: tuple[Register, ...], new: tuple[Register, ...], ordered: bool
+def combine_arg(
+    e: Emitter, kind: str, best: tuple[Register, ...], new: tuple[Register, ...], ordered: bool
 ) -> tuple[Register, ...]:
     """The extreme of two (value, index) pairs; `ordered`: new's index is the larger."""
     b = e.b
@@ -70,13 +72,16 @@ def combine_arg(e: Emitter, kind: str, best: tuple[Register, ...], new: tuple[Re
         if not ordered:
             ties = b.cmp("eq", x, y)
     if not ordered:
-        earlier = b.cmp("slt" if dtypes.is_signed(new[1].dtype) else "ult", new[1].value, best[1].value)
+        earlier = b.cmp(
+            "slt" if dtypes.is_signed(new[1].dtype) else "ult", new[1].value, best[1].value
+        )
         wins = b.or_(wins, b.and_(ties, earlier))
     condition = Register(BOOL, wins)
     return tuple(canonical(e, ops.where(condition, n, o)) for n, o in zip(new, best))
 
 
-def merged(e: Emitter, fold: UOp, x: tuple[Register, ...], y: tuple[Register, ...]
+def merged(
+    e: Emitter, fold: UOp, x: tuple[Register, ...], y: tuple[Register, ...]
 ) -> tuple[Register, ...]:
     """Two partial results of a FOLD as one."""
     if len(x) == 2:
@@ -104,7 +109,9 @@ def start(e: Emitter, fold: UOp, loop: Loop) -> Parts:
     return [(first,)] * copies
 
 
-def first_indices(e: Emitter, fold: UOp, path: list[Loop], lanes: int, copies: int) -> list[Register]:
+def first_indices(
+    e: Emitter, fold: UOp, path: list[Loop], lanes: int, copies: int
+) -> list[Register]:
     """The index of an argmax at the first iteration of every lane and copy."""
     saved = (e.vec_bit, e.lanes, e.vectors, e.jam_bit, e.copies)
     with e.scope():
@@ -147,15 +154,14 @@ def accumulate(e: Emitter, fold: UOp) -> None:
     for u in range(e.copies if jammed else 1):
         new = tuple(canonical(e, regs[u if len(regs) > 1 else 0]) for regs in operands)
         old = parts[u]
+        made: tuple[Register, ...]
         if len(new) == 2:
             made = combine_arg(e, fold.arg, old, new, ordered=True)
         else:
             made = (combine(e, fold.arg, old[0], new[0]),)
         if e.mask is not None and mask_of & e.vec_bit:
             keep = Register(BOOL, e.mask)
-            made = tuple(
-                canonical(e, e.vectors.where(keep, m, o)) for m, o in zip(made, old)
-            )
+            made = tuple(canonical(e, e.vectors.where(keep, m, o)) for m, o in zip(made, old))
         out[u] = made
     e.accumulators[fold] = out
 
@@ -165,7 +171,7 @@ def prefix(e: Emitter, node: UOp) -> list[Register]:
     parts = e.accumulators[node]
     vector = has_lanes(parts[0][0])
     values = e.value(node.src[0], vector)
-    out = []
+    out: Parts = []
     for u, old in enumerate(parts):
         new = canonical(e, values[u if len(values) > 1 else 0])
         out.append((combine(e, node.arg[0], old[0], new),))
@@ -200,9 +206,7 @@ def across_lanes(e: Emitter, fold: UOp, x: tuple[Register, ...]) -> tuple[Regist
 
 def slice(e: Emitter, x: Register, start: int, lanes: int) -> Register:
     """Consecutive lanes of a register."""
-    parts = [
-        None if v is None else e.b.slice_lanes(v, start, lanes) for v in (x.value, x.other)
-    ]
+    parts = [None if v is None else e.b.slice_lanes(v, start, lanes) for v in (x.value, x.other)]
     return Register(x.dtype, *parts)
 
 
@@ -216,16 +220,18 @@ def start_again(e: Emitter, fold: UOp) -> Parts:
 
 def rebuilt(like: Register, values: list[Value]) -> Register:
     """A register of the same form with other LLVM values."""
-    if like.value is None:
-        return Register(like.dtype, None, values[0])
-    return Register(like.dtype, *values)
+    return (
+        Register(like.dtype, None, *values)
+        if is_narrow(like.dtype)
+        else (Register(like.dtype, *values))
+    )
 
 
 def fold_kind(fold: UOp) -> str:
     """The kind of a FOLD or PREFIX; an argmax starts like a max."""
     if fold.op is Op.PREFIX:
         return str(fold.arg[0])
-    return {"argmax": "max", "argmin": "min"}.get(fold.arg, fold.arg)
+    return {"argmax": "max", "argmin": "min"}.get(fold.arg, str(fold.arg))
 
 
 def path_to(loop: Loop, fold: UOp) -> list[Loop]:

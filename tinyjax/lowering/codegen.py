@@ -131,5 +131,3 @@ def _work(nest: Nest) -> tuple[int, int]:
     visit(nest.lines, 1)
     buffers = {n for n in nest.order if n.op is Op.PARAM}
     return flops, sum(p.aval.size * int(math.ceil(p.aval.dtype.itemsize)) for p in buffers)
-
-

@@ -1,4 +1,4 @@
-"""Sums over rows, kept in memory: the loop order for reductions over a leading axis of a wide array.
+"""Sums over rows, kept in memory: the loop order for reductions over a leading axis.
 
 Accumulating a few columns over all rows reads a short piece of every row, which neither the
 prefetchers nor the TLB like. Here the accumulators of a whole block of columns live in a small

@@ -44,6 +44,9 @@ MAX_BUFFERS = 24
 MAX_NODES = 512
 """Nodes of one group: bounds the compile time of a kernel."""
 
+MAX_EPILOGUE = 48
+"""Nodes of an elementwise group that may be emitted inside a DOT's tile."""
+
 MIN_ROWS = 8
 """Rows below which a row-wise fusion leaves too little to share between threads ..."""
 
@@ -52,9 +55,6 @@ SMALL = 1 << 15
 
 TINY_DOT = 1 << 11
 """Multiplications of a DOT below which a plain loop beats the tiled nest's set-up."""
-
-PARTIAL_FOLD = 1 << 16
-"""A fold of at least this many elements into few results is done in two steps, see fusion.py."""
 
 
 def element_ns(op: Op) -> float:

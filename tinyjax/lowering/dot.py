@@ -182,14 +182,15 @@ def _packed(
 ) -> Workspace:
     """Room for one packed operand: all of it, or the largest block of each task."""
     tile = schedule.mr if is_a else schedule.nr
-    size = spec.accumulate.itemsize * tile
+    size = tile * (4 if schedule.group > 1 else spec.accumulate.itemsize)
 
     def nbytes(p: Params) -> int:
         panels = _panels(schedule, p, is_a)
         if how == "step":
-            return panels * size * round_up(p[K], k_align(schedule)) * (1 if shared else p[BATCH])
+            rows = round_up(p[K], k_align(schedule)) // schedule.group
+            return panels * size * rows * (1 if shared else p[BATCH])
         largest = ceil_div(panels, max(p[ROW_BLOCKS if is_a else COL_BLOCKS], 1))
-        return _blocks(p) * largest * size * p[K_BLOCK]
+        return _blocks(p) * largest * size * (p[K_BLOCK] // schedule.group)
 
     slot = spec.workspace_slot + (0 if is_a else 1)
     return Workspace(slot, "packed A" if is_a else "packed B", nbytes)

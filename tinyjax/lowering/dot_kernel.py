@@ -13,15 +13,22 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import dtypes
-from tinyjax.core.ops import Op
+from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const_value, toposort
 from tinyjax.lowering.dot import (
-    DOT_PARAMS, DotSpec, DotTarget, Operand, Param, choose_schedule, dot_params, gemm_kernels,
+    DOT_PARAMS, DotSpec, DotTarget, Epilogue, Operand, Param, choose_schedule, dot_params, gemm_kernels,
     strided, strided_store,
 )  # fmt: skip
 from tinyjax.lowering.dot_layout import View, view_of, view_source
+from tinyjax.lowering.dot_operands import slot_pointer
+from tinyjax.lowering.expression import Expressions
+from tinyjax.lowering.fusion import base
+from tinyjax.lowering.interpret import interpret
 from tinyjax.lowering.irtext import IRBuilder, Value
 from tinyjax.lowering.kernel import Code, Kernel
+from tinyjax.lowering.kernel_text import kernel_text
+from tinyjax.lowering.rangeify import contraction_of, core_dot
+from tinyjax.lowering.registers import Register
 from tinyjax.lowering.target import Target
 
 F32 = np.dtype(np.float32)
@@ -100,41 +107,86 @@ def emit_index(b: IRBuilder, nodes: Sequence[UOp], over: UOp | None, batch: Valu
     return done[nodes[-1]]  # type: ignore[no-any-return]
 
 
+def epilogue_of(body: UOp, accumulate: Any, target: Target) -> Epilogue:
+    """The stores of a group, emitted where the nest has finished a tile."""
+    part = contraction_of(body, accumulate)
+    stores = [end.src[0] for end in part.sink.src]
+    order = toposort([part.sink])
+    slots_used = sorted({n.arg[0] for n in order if n.op is Op.PARAM})
+
+    def open(b: IRBuilder, slots: Value, params: Value) -> Any:
+        product_slot = part.product.src[0].src[0].arg[0]
+        pointers = {i: slot_pointer(b, slots, i) for i in slots_used if i != product_slot}
+        expressions = Expressions(b, target, pointers, stores)
+
+        def store(
+            b: IRBuilder, batch: Value, row: Value, col: Value, x: Value, axis: Any,
+            mask: Value | None = None,
+        ) -> None:  # fmt: skip
+            at = {r: v for r, v in zip(part.ranges, (batch, row, col)) if r is not None}
+            vector = part.ranges[1 if axis == "row" else 2]
+            known = {part.product: Register(part.product.aval.dtype, x)}
+            for each in stores:
+                expressions.store(each, at, vector, x.type.width, mask, known)
+
+        return store
+
+    arithmetic = sum(n.op in ELEMENTWISE and n.aval.dtype != np.int64 for n in order)
+    return Epilogue(open, kernel_text(part.sink), "col", inline=arithmetic <= 2)
+
+
 @dataclass(frozen=True, slots=True)
 class DotKernel(Kernel):
-    """The closed body of a contraction group: TUPLE(DOT) over views of parameters."""
+    """The closed body of a contraction group: outputs computed from one DOT over views of parameters."""
 
     body: UOp
 
+    @property
+    def dot(self) -> UOp:
+        """The contraction itself."""
+        return core_dot(self.body)
+
+    @property
+    def accumulate(self) -> Any:
+        """The dtype of the sums."""
+        return accumulate_dtype(self.dot.src[0].aval.dtype, self.dot.aval.dtype)
+
     def title(self) -> str:
         """For listings."""
-        return "dot"
+        return "dot" if base_is(self.body, self.dot) else f"dot_{self.body.src[-1].op.name.lower()}"
 
     def views(self) -> list[View]:
         """Where the two operands lie in their buffers."""
-        return [view_of(s) for s in self.body.src[0].src]
+        return [view_of(s) for s in self.dot.src]
 
     def sources(self) -> list[int]:
-        """The body's parameters that hold the operands."""
-        return [int(view_source(s).arg[0]) for s in self.body.src[0].src]
+        """Slots of the buffers that hold the operands."""
+        shift = len(self.body.src)
+        return [shift + int(view_source(s).arg[0]) for s in self.dot.src]
+
+    def slots(self) -> int:
+        """Outputs and inputs."""
+        params = [n.arg[0] for n in toposort(self.body.src) if n.op is Op.PARAM]
+        return len(self.body.src) + 1 + max(params)
 
     def codes(self, target: Target) -> list[Code]:
         """Packing, the product, the sum of parts: as the schedule says."""
-        dot = self.body.src[0]
+        dot, accumulate = self.dot, self.accumulate
         batch, m, k = dot.src[0].aval.shape
         n = dot.src[1].aval.shape[2]
         sizes = _Sizes([])
-        sources = self.sources()
         a, b = (
-            operand_of(1 + p, s.aval.dtype, v, sizes)
-            for v, p, s in zip(self.views(), sources, dot.src, strict=True)
+            operand_of(p, s.aval.dtype, v, sizes)
+            for v, p, s in zip(self.views(), self.sources(), dot.src, strict=True)
         )
-        out = strided_store(
-            0, dot.aval.dtype, row=sizes.size(n), col=1,
-            batch=sizes.size(m * n) if batch > 1 else 0,
-        )  # fmt: skip
-        accumulate = accumulate_dtype(dot.src[0].aval.dtype, dot.aval.dtype)
-        workspace = 2 + max(sources)
+        if base_is(self.body, dot):
+            out = strided_store(
+                0, dot.aval.dtype, row=sizes.size(n), col=1,
+                batch=sizes.size(m * n) if batch > 1 else 0,
+            )  # fmt: skip
+        else:
+            out = epilogue_of(self.body, accumulate, target)
+        workspace = self.slots()
         facts = DotTarget(target.vector_bytes, target.registers, target.fma)
         spec = DotSpec("k", accumulate, facts, workspace, params_slot=workspace + 3)
         schedule = choose_schedule(facts, accumulate, a, b, out, batch=batch, m=m, n=n, k=k)
@@ -144,21 +196,26 @@ class DotKernel(Kernel):
         for step in steps:
             for space in step.workspaces:
                 scratch[space.slot - workspace] = space.nbytes(params)
-        cycles = 2.0 * batch * m * n * k / target.lanes(accumulate.itemsize) / 2
+        cycles = float(batch * m * n * k) / target.lanes(accumulate.itemsize)
         return [
             Code(step.ir_text, "vector", step.tasks(params), 1, tuple(scratch), params, cycles)
             for step in steps
         ]
 
     def interpret(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-        """Gather the operands, multiply with NumPy in the accumulator's dtype."""
-        dot = self.body.src[0]
-        accumulate = accumulate_dtype(dot.src[0].aval.dtype, dot.aval.dtype)
+        """Multiply with NumPy in the accumulator's dtype, then run the epilogue as a kernel."""
+        dot, accumulate = self.dot, self.accumulate
         x, y = (
-            _gather(arrays[1 + p].reshape(-1), s.aval.shape, v).astype(accumulate)
+            _gather(arrays[p].reshape(-1), s.aval.shape, v).astype(accumulate)
             for v, p, s in zip(self.views(), self.sources(), dot.src, strict=True)
         )
-        arrays[0].reshape(dot.aval.shape)[...] = np.matmul(x, y).astype(dot.aval.dtype)
+        product = np.ascontiguousarray(np.matmul(x, y), accumulate)
+        interpret(contraction_of(self.body, accumulate).sink, [*arrays, product])
+
+
+def base_is(body: UOp, dot: UOp) -> bool:
+    """Whether the group only writes its DOT."""
+    return len(body.src) == 1 and base(body.src[0]) is dot
 
 
 def _gather(flat: np.ndarray[Any, Any], shape: Sequence[int], view: View) -> np.ndarray[Any, Any]:

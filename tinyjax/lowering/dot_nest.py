@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from tinyjax.core import dtypes
 from tinyjax.lowering.dot_operands import (
     Axis,
     Buffer,
@@ -42,9 +43,12 @@ from tinyjax.lowering.dot_schedule import (
     k_align,
 )
 from tinyjax.lowering.irtext import (
+    BF16,
     F32,
     F64,
     I1,
+    I8,
+    I16,
     I32,
     I64,
     PTR,
@@ -60,6 +64,7 @@ from tinyjax.lowering.irtext import (
 )
 
 Tile = list[list[Value]]  # [row][vector]
+STREAMED_TILE = 8  # vectors: such tiles are finished in registers even if sums are visited often
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,17 @@ class Nest:
     b_slot: int
     partial_slot: int
 
+    @property
+    def biased(self) -> bool:
+        """Both operands are signed bytes, so A is packed with 128 added, to be unsigned."""
+        both = dtypes.is_signed(self.a.dtype) and dtypes.is_signed(self.b.dtype)
+        return self.schedule.group == 4 and both
+
+    @property
+    def unit(self) -> Type:
+        """What packed panels consist of: elements, or words that hold a group of them."""
+        return self.acc if self.schedule.group == 1 else I32
+
 
 # ------------------------------------------------------------------------------------ small pieces
 
@@ -87,6 +103,31 @@ def multiply_add(b: IRBuilder, nest: Nest, x: Value, y: Value, total: Value) -> 
     if nest.target.fma and total.type.kind == "float":
         return b.fma(x, y, total)
     return b.add(b.mul(x, y), total)
+
+
+MADD = {16: "x86.sse2.pmadd.wd", 32: "x86.avx2.pmadd.wd", 64: "x86.avx512.pmaddw.d.512"}
+
+
+def multiply_add_units(b: IRBuilder, nest: Nest, x: Value, y: Value, total: Value) -> Value:
+    """total + the sum of the products of each group, x from A and y from B."""
+    group, lanes = nest.schedule.group, nest.schedule.lanes
+    if group == 1:
+        return multiply_add(b, nest, x, y, total)
+    if group == 4:
+        kind, name = vec(I8, 4 * lanes), "x86.avx512.vpdpbusd.512"
+        if not dtypes.is_signed(nest.a.dtype) or nest.biased:
+            pair = [x, y]  # the unsigned one first
+        else:
+            pair = [y, x]
+    elif nest.acc is F32:
+        kind, name, pair = vec(BF16, 2 * lanes), "x86.avx512bf16.dpbf16ps.512", [x, y]
+    else:
+        kind, pair = vec(I16, 2 * lanes), [x, y]
+        if nest.target.int16_dot == "madd":
+            words = [b.bitcast(z, kind) for z in pair]
+            return b.add(total, b.call_intrinsic(MADD[4 * lanes], total.type, words))
+        name = "x86.avx512.vpdpwssd.512"
+    return b.call_intrinsic(name, total.type, [total, *[b.bitcast(z, kind) for z in pair]])
 
 
 def transpose(b: IRBuilder, rows: list[Value]) -> list[Value]:
@@ -169,7 +210,11 @@ class Kernel:
         self.batch, self.m, self.n, self.k = (self.size(i) for i in (BATCH, M, N, K))
         self.panels = b.udiv(b.add(self.m, schedule.mr - 1), schedule.mr)
         self.columns = b.udiv(b.add(self.n, schedule.nr - 1), schedule.nr)
-        self.k_rows = self.round_up(self.k, k_align(schedule))
+        self.k_rows = self.units(self.round_up(self.k, k_align(schedule)))
+
+    def units(self, k: Value) -> Value:
+        """Whole groups in k elements."""
+        return self.b.udiv(k, self.nest.schedule.group)
 
     def size(self, index: int) -> Value:
         """A parameter of the step."""
@@ -220,6 +265,59 @@ class Side:
         x = self.load(b, batch, row, col, width, axis, mask)
         return widen(b, x, self.operand.dtype, acc, kernel.nest.target.half)
 
+    def unit(
+        self,
+        kernel: Kernel,
+        batch: Value,
+        mn: Value,
+        k: Value,
+        width: int,
+        along_k: bool,
+        mask: Value | None = None,
+    ) -> Value:
+        """`width` units of a packed panel; k counts units. Beyond K a scalar unit holds zeros."""
+        b, group = kernel.b, kernel.nest.schedule.group
+        if group == 1:
+            return self.fetch(kernel, batch, mn, k, width, along_k, mask)
+        start = b.mul(k, group)
+        if along_k:
+            x = self.bits(kernel, batch, mn, start, width * group, True, None)
+            return b.bitcast(x, vec(I32, width))
+        total: Value | None = None
+        for g in range(group):
+            at = b.add(start, g)
+            if width > 1 or g == 0:
+                x = self.bits(kernel, batch, mn, at, width, False, mask)
+            else:
+                with b.if_(b.cmp("slt", at, kernel.k)) as branch:
+                    inside = self.bits(kernel, batch, mn, at, 1, False, None)
+                x = branch.join(inside, zero(inside.type))
+            placed = b.shl(b.cast(x, I32, signed=False), g * (32 // group))
+            total = placed if total is None else b.or_(total, placed)
+        assert total is not None
+        return total
+
+    def bits(
+        self,
+        kernel: Kernel,
+        batch: Value,
+        mn: Value,
+        k: Value,
+        width: int,
+        along_k: bool,
+        mask: Value | None,
+    ) -> Value:
+        """Elements as the 16 or 8 bits that the target multiplies."""
+        b = kernel.b
+        row, col = (mn, k) if self.is_a else (k, mn)
+        axis: Axis = "col" if along_k == self.is_a else "row"
+        x = self.load(b, batch, row, col, width, axis, mask)
+        if kernel.nest.schedule.group == 4:
+            return b.xor(x, -128) if self.is_a and kernel.nest.biased else x
+        if x.type.kind == "float":
+            return b.bitcast(x, vec(I16, x.type.lanes))
+        return b.cast(x, I16, signed=dtypes.is_signed(self.operand.dtype))
+
     @property
     def along_k(self) -> bool:
         """Whether vectors are cheap along k rather than mn."""
@@ -233,25 +331,30 @@ def pack_panel(
 ) -> None:
     """into[kk*tile + r] = side(mn + r, k0 + kk) for kk < count, zero up to the next `lanes`.
 
+    With groups, kk counts units.
+
     Rows past the edge hold copies of the last one or zeros (their results are never stored).
     """
-    b, acc, tile = kernel.b, kernel.nest.acc, side.tile
-    place = Panel(batch, mn, k0, into)
+    b, unit, tile = kernel.b, kernel.nest.unit, side.tile
+    group, lanes = kernel.nest.schedule.group, kernel.nest.schedule.lanes
+    place = Panel(batch, mn, kernel.units(k0), into)
+    full, end = kernel.units(count), kernel.units(b.add(count, group - 1))
     if side.along_k:
-        whole = b.and_(count, -kernel.nest.schedule.lanes)
+        whole = b.and_(full, -lanes)
         _pack_blocks(kernel, side, place, whole)
-        _pack_scalars(kernel, side, place, whole, count)
+        _pack_scalars(kernel, side, place, whole, end)
     else:
         with b.if_(b.cmp("sle", b.add(mn, tile), side.limit)) as branch:
-            _pack_rows(kernel, side, place, count)
+            _pack_rows(kernel, side, place, full)
         with branch.otherwise():
             if kernel.nest.target.masks:
-                _pack_masked(kernel, side, place, count)
+                _pack_masked(kernel, side, place, full)
             else:
-                _pack_scalars(kernel, side, place, const(I64, 0), count)
-    end = kernel.round_up(count, kernel.nest.schedule.lanes)
-    with b.loop(b.mul(count, tile), b.mul(end, tile)) as loop:
-        b.store(zero(acc), b.gep(acc, into, loop.index))
+                _pack_scalars(kernel, side, place, const(I64, 0), full)
+        if group > 1:
+            _pack_scalars(kernel, side, place, full, end)
+    with b.loop(b.mul(end, tile), b.mul(kernel.round_up(end, lanes), tile)) as loop:
+        b.store(zero(unit), b.gep(unit, into, loop.index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,56 +369,56 @@ class Panel:
 
 def _pack_rows(kernel: Kernel, side: Side, place: Panel, count: Value) -> None:
     """A whole panel that is contiguous along mn: copies, in powers of two."""
-    b, acc = kernel.b, kernel.nest.acc
+    b, unit = kernel.b, kernel.nest.unit
     with b.loop(0, count) as loop:
-        at = b.gep(acc, place.into, b.mul(loop.index, side.tile))
+        at = b.gep(unit, place.into, b.mul(loop.index, side.tile))
         k, start = b.add(place.k0, loop.index), 0
         while start < side.tile:
             width = min(kernel.nest.schedule.lanes, 1 << (side.tile - start).bit_length() - 1)
-            x = side.fetch(kernel, place.batch, b.add(place.mn, start), k, width, False)
-            b.store(x, b.gep(acc, at, start), align=acc.nbytes)
+            x = side.unit(kernel, place.batch, b.add(place.mn, start), k, width, False)
+            b.store(x, b.gep(unit, at, start), align=unit.nbytes)
             start += width
 
 
 def _pack_masked(kernel: Kernel, side: Side, place: Panel, count: Value) -> None:
     """A panel contiguous along mn that reaches past the edge."""
-    b, acc, lanes = kernel.b, kernel.nest.acc, kernel.nest.schedule.lanes
+    b, unit, lanes = kernel.b, kernel.nest.unit, kernel.nest.schedule.lanes
     left = b.sub(side.limit, place.mn)
     with b.loop(0, count) as loop:
-        at = b.gep(acc, place.into, b.mul(loop.index, side.tile))
+        at = b.gep(unit, place.into, b.mul(loop.index, side.tile))
         k = b.add(place.k0, loop.index)
         for start in range(0, side.tile, lanes):
             width = min(lanes, side.tile - start)
             inside = const_vector(I1, [i < width for i in range(lanes)])
             mask = b.and_(b.first_lanes(b.sub(left, start), lanes), inside)
-            x = side.fetch(kernel, place.batch, b.add(place.mn, start), k, lanes, False, mask)
-            _store_part(b, x, b.gep(acc, at, start), width)
+            x = side.unit(kernel, place.batch, b.add(place.mn, start), k, lanes, False, mask)
+            _store_part(b, x, b.gep(unit, at, start), width)
 
 
 def _pack_scalars(kernel: Kernel, side: Side, place: Panel, lo: Value, hi: Value) -> None:
     """Rows lo..hi of a packed panel, one element at a time."""
-    b, acc = kernel.b, kernel.nest.acc
+    b, unit = kernel.b, kernel.nest.unit
     last = b.sub(side.limit, 1)
     with b.loop(lo, hi) as down, b.loop(0, side.tile) as across:
         mn = b.smin(b.add(place.mn, across.index), last)
-        x = side.fetch(kernel, place.batch, mn, b.add(place.k0, down.index), 1, False)
-        b.store(x, b.gep(acc, place.into, b.add(b.mul(down.index, side.tile), across.index)))
+        x = side.unit(kernel, place.batch, mn, b.add(place.k0, down.index), 1, False)
+        b.store(x, b.gep(unit, place.into, b.add(b.mul(down.index, side.tile), across.index)))
 
 
 def _pack_blocks(kernel: Kernel, side: Side, place: Panel, whole: Value) -> None:
     """A panel contiguous along k: blocks of `lanes` x `lanes`, transposed in registers."""
-    b, acc, lanes, tile = kernel.b, kernel.nest.acc, kernel.nest.schedule.lanes, side.tile
+    b, unit, lanes, tile = kernel.b, kernel.nest.unit, kernel.nest.schedule.lanes, side.tile
     last = b.sub(side.limit, 1)
 
     def columns(start: Value, width: int) -> None:
         rows = [b.smin(b.add(b.add(place.mn, start), r), last) for r in range(width)]
         with b.loop(0, whole, lanes) as loop:
             k = b.add(place.k0, loop.index)
-            loaded = [side.fetch(kernel, place.batch, row, k, lanes, True) for row in rows]
-            loaded += [poison(vec(acc, lanes))] * (lanes - width)
-            at = b.gep(acc, place.into, b.add(b.mul(loop.index, tile), start))
+            loaded = [side.unit(kernel, place.batch, row, k, lanes, True) for row in rows]
+            loaded += [poison(vec(unit, lanes))] * (lanes - width)
+            at = b.gep(unit, place.into, b.add(b.mul(loop.index, tile), start))
             for kk, x in enumerate(transpose(b, loaded)):
-                _store_part(b, x, b.gep(acc, at, kk * tile), width)
+                _store_part(b, x, b.gep(unit, at, kk * tile), width)
 
     if tile >= lanes:
         with b.loop(0, tile - tile % lanes, lanes) as group:
@@ -347,7 +450,7 @@ def emit_pack(nest: Nest, is_a: bool) -> str:
         if operand.shared:
             batch = const(I64, 0)
         size = b.mul(kernel.k_rows, side.tile)
-        into = b.gep(nest.acc, base, b.mul(task.index, size))
+        into = b.gep(nest.unit, base, b.mul(task.index, size))
         pack_panel(kernel, side, batch, b.mul(panel, side.tile), const(I64, 0), kernel.k, into)
     b.ret()
     return kernel.text()
@@ -420,10 +523,10 @@ def source_a(
     kernel: Kernel, block: Block, a: Side, packed: Value | None, rows: list[Value], full: bool
 ) -> Source:
     """The scalars of A that a tile broadcasts; `full` says the rows are consecutive."""
-    b, acc = kernel.b, kernel.nest.acc
+    b, acc, unit = kernel.b, kernel.nest.acc, kernel.nest.unit
     if packed is not None:
         return Source(
-            lambda at, k, i: b.load(acc, b.gep(acc, at[0], i)), [packed], acc, const(I64, a.tile)
+            lambda at, k, i: b.load(unit, b.gep(unit, at[0], i)), [packed], unit, const(I64, a.tile)
         )
     if not isinstance(a.load, Buffer):
         return Source(lambda at, k, i: a.fetch(kernel, block.batch, rows[i], k, 1, True))
@@ -451,12 +554,13 @@ def source_a(
 def source_b(kernel: Kernel, block: Block, side: Side, packed: Value | None, here: Place) -> Source:
     """The vectors of B that a tile multiplies."""
     b, acc, lanes = kernel.b, kernel.nest.acc, kernel.nest.schedule.lanes
-    wide = vec(acc, lanes)
+    unit = kernel.nest.unit
+    wide = vec(unit, lanes)
     if packed is not None:
         return Source(
-            lambda at, k, v: b.load(wide, b.gep(acc, at[0], v * lanes), align=wide.nbytes),
+            lambda at, k, v: b.load(wide, b.gep(unit, at[0], v * lanes), align=wide.nbytes),
             [packed],
-            acc,
+            unit,
             const(I64, side.tile),
         )
     masks = [here.mask(b, v, lanes) for v in range(here.width // lanes)]
@@ -485,22 +589,32 @@ def outer_tile(
 ) -> Tile:
     """Sum over the block of K of outer products: `height` scalars of A times vectors of B."""
     b, nest = kernel.b, kernel.nest
-    lanes = nest.schedule.lanes
-    count, split = height * vectors, len(left.pointers)
+    lanes, group = nest.schedule.lanes, nest.schedule.group
+    extra = vectors if nest.biased else 0  # sums of 128*b, to be taken off every row
+    count = height * vectors + extra
+    split = count + len(left.pointers)
     carried = [zero(vec(nest.acc, lanes))] * count + left.pointers + right.pointers
-    with b.loop(0, block.count, carried=carried) as loop:
-        sums, at = list(loop.carried[:count]), loop.carried[count:]
+    bias = const(vec(I32, lanes), 0x80808080)
+    with b.loop(0, kernel.units(b.add(block.count, group - 1)), carried=carried) as loop:
+        sums, at_a, at_b = loop.carried[:count], loop.carried[count:split], loop.carried[split:]
         k = b.add(block.k0, loop.index)
-        row = [right.get(at[split:], k, v) for v in range(vectors)]
+        row = [right.get(at_b, k, v) for v in range(vectors)]
         for i in range(height):
-            spread = b.splat(left.get(at[:split], k, i), lanes)
+            spread = b.splat(left.get(at_a, k, i), lanes)
             for v in range(vectors):
                 to = i * vectors + v
-                sums[to] = multiply_add(b, nest, spread, row[v], sums[to])
-        moved = [b.gep(left.element, x, left.step) for x in at[:split]]
-        moved += [b.gep(right.element, x, right.step) for x in at[split:]]
+                sums[to] = multiply_add_units(b, nest, spread, row[v], sums[to])
+        for v in range(extra):
+            to = height * vectors + v
+            sums[to] = multiply_add_units(b, nest, bias, row[v], sums[to])
+        moved = [b.gep(left.element, x, left.step) for x in at_a]
+        moved += [b.gep(right.element, x, right.step) for x in at_b]
         loop.next(*sums, *moved)
-    return _tile(loop.results[:count], vectors)
+    tile = _tile(loop.results[: height * vectors], vectors)
+    if extra:
+        off = loop.results[height * vectors : count]
+        tile = [[b.sub(x, y) for x, y in zip(line, off, strict=True)] for line in tile]
+    return tile
 
 
 def _tile(values: list[Value], vectors: int) -> Tile:
@@ -651,8 +765,11 @@ class _Main:
         height = const(I64, len(tile))
         if not full:
             height = b.smin(b.sub(self.kernel.m, here.row), height)
+        small = len(tile) * len(tile[0]) <= STREAMED_TILE
         if self.direct:
             self.store_tile(block, tile, here, rows, full)
+        elif small and (self.inline or self.split):
+            self.accumulate(block, tile, here, rows, full)
         elif not self.inline:
             self.keep(tile)
             self.visit(block, here, height)
@@ -662,6 +779,41 @@ class _Main:
             with branch.otherwise():
                 self.keep(tile)
                 self.visit(block, here, height)
+
+    def accumulate(
+        self, block: Block, tile: Tile, here: Place, rows: list[Value], full: bool
+    ) -> None:
+        """`visit` in registers, for tiles that are visited after a few elements of K."""
+        b, acc, nr = self.b, self.nest.acc, self.schedule.nr
+        base = self.partial_at(block, here.row, here.panel, here.offset)
+        places = [
+            [b.gep(acc, base, i * nr + v * x.type.width) for v, x in enumerate(row)]
+            for i, row in enumerate(tile)
+        ]
+        with b.if_(block.first) as branch:
+            pass
+        with branch.otherwise():
+            sums = [
+                [b.add(b.load(x.type, places[i][v], align=x.type.nbytes), x) for v, x in row]
+                for i, row in enumerate(map(enumerate, tile))
+            ]
+        joined = [
+            [branch.join(x, total) for x, total in zip(*pair, strict=True)]
+            for pair in zip(tile, sums, strict=True)
+        ]
+
+        def leave() -> None:
+            for place, row in zip(places, joined, strict=True):
+                for at, x in zip(place, row, strict=True):
+                    b.store(x, at, align=x.type.nbytes)
+
+        if self.split:
+            leave()
+            return
+        with b.if_(block.last) as branch:
+            self.store_tile(block, joined, here, rows, full)
+        with branch.otherwise():
+            leave()
 
     def store_tile(
         self, block: Block, tile: Tile, here: Place, rows: list[Value], full: bool
@@ -754,12 +906,13 @@ class _Main:
         """This chunk's region of task scratch: room for the largest block of panels."""
         b = self.b
         largest = b.udiv(b.add(total, b.sub(blocks, 1)), blocks)
-        size = b.mul(b.mul(largest, tile), self.k_block)
-        return b.gep(self.nest.acc, base, b.mul(self.kernel.lo, size))
+        size = b.mul(b.mul(largest, tile), self.kernel.units(self.k_block))
+        return b.gep(self.nest.unit, base, b.mul(self.kernel.lo, size))
 
     def pack(self, block: Block, rows: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
         """Pack the block's panels into task scratch, where the schedule says so."""
         b, kernel, schedule = self.b, self.kernel, self.schedule
+        unit = self.nest.unit
         self.a_panel = self.b_panel = None
         for side, how, base in (
             (self.a, schedule.pack_a, self.a_base),
@@ -773,9 +926,9 @@ class _Main:
             if how == "task":
                 blocks = self.row_blocks if side.is_a else self.col_blocks
                 region = self.scratch(base, blocks, total, side.tile)
-                stride = b.mul(self.k_block, side.tile)
+                stride = b.mul(kernel.units(self.k_block), side.tile)
                 with b.loop(first, end) as loop:
-                    into = b.gep(self.nest.acc, region, b.mul(b.sub(loop.index, first), stride))
+                    into = b.gep(unit, region, b.mul(b.sub(loop.index, first), stride))
                     pack_panel(
                         kernel,
                         side,
@@ -788,7 +941,7 @@ class _Main:
                 origin = first
             else:
                 stride = b.mul(kernel.k_rows, side.tile)
-                region = b.gep(self.nest.acc, base, b.mul(block.k0, side.tile))
+                region = b.gep(unit, base, b.mul(kernel.units(block.k0), side.tile))
                 origin = const(I64, 0)
                 if not side.operand.shared:
                     origin = b.neg(b.mul(block.batch, total))
@@ -796,7 +949,7 @@ class _Main:
             def panel(
                 index: Value, region: Value = region, stride: Value = stride, origin: Value = origin
             ) -> Value:
-                return b.gep(self.nest.acc, region, b.mul(b.sub(index, origin), stride))
+                return b.gep(unit, region, b.mul(b.sub(index, origin), stride))
 
             if side.is_a:
                 self.a_panel = panel
@@ -843,7 +996,7 @@ class _Main:
 
     def tile(self, block: Block, here: Place, row: Value, height: int, full: bool) -> None:
         """One register tile at (row, here.col)."""
-        b, kernel, mr, acc = self.b, self.kernel, self.schedule.mr, self.nest.acc
+        b, kernel, mr, unit = self.b, self.kernel, self.schedule.mr, self.nest.unit
         here = replace(here, row=row)
         rows = [b.add(row, i) for i in range(height)]
         read = rows if full else [b.smin(r, b.sub(kernel.m, 1)) for r in rows]
@@ -854,9 +1007,9 @@ class _Main:
             at_a = at_b = None
             if self.a_panel is not None:
                 panel = b.udiv(row, mr)
-                at_a = b.gep(acc, self.a_panel(panel), b.sub(row, b.mul(panel, mr)))
+                at_a = b.gep(unit, self.a_panel(panel), b.sub(row, b.mul(panel, mr)))
             if self.b_panel is not None:
-                at_b = b.gep(acc, self.b_panel(here.panel), here.offset)
+                at_b = b.gep(unit, self.b_panel(here.panel), here.offset)
             left = source_a(kernel, block, self.a, at_a, read, full)
             right = source_b(kernel, block, self.bs, at_b, here)
             vectors = here.width // self.schedule.lanes

@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from tinyjax.core import dtypes
 from tinyjax.lowering.dot_operands import Epilogue, Operand, transposed
 
 Packing = Literal["none", "task", "step"]
@@ -31,6 +32,9 @@ class DotTarget:
     registers: int = 32
     fma: bool = True
     half: bool = True  # converts float16 in hardware
+    bf16_dot: bool = False  # sums of 2 products of bfloat16, 512 bits wide
+    int16_dot: str = ""  # sums of 2 products of 16-bit integers: "madd", or "vnni" (with the add)
+    int8_dot: bool = False  # sums of 4 products of unsigned and signed bytes, 512 bits wide
     l2_bytes: int = 1 << 20
 
     @property
@@ -47,12 +51,14 @@ def dot_target(features: Collection[str], architecture: str = "x86_64") -> DotTa
     """The target by LLVM feature names that are on, e.g. {"avx512f", "fma"}."""
     if architecture != "x86_64":
         return DotTarget(vector_bytes=16, registers=32, fma=True)
-    if "avx512f" in features and "avx512vl" in features:
-        return DotTarget(64, 32, True)
     half = "f16c" in features
+    if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(features):
+        vnni, bf16 = "avx512vnni" in features, "avx512bf16" in features
+        kind = "vnni" if vnni else "madd"
+        return DotTarget(64, 32, True, True, bf16_dot=bf16, int16_dot=kind, int8_dot=vnni)
     if "avx2" in features and "fma" in features:
-        return DotTarget(32, 16, True, half)
-    return DotTarget(16, 16, False, half)
+        return DotTarget(32, 16, True, half, int16_dot="madd")
+    return DotTarget(16, 16, False, half, int16_dot="madd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,8 @@ class DotSchedule:
     mc, nc    rows and columns of a task's block, at most.
     kc        elements of K between visits to the partial sums; 0: sums stay in registers.
     split_k   elements of K per task; partial sums are added by a kernel of its own. 0: not split.
+    group     consecutive k that one instruction multiplies and adds: 2 (bfloat16, 16-bit integers)
+              or 4 (bytes). Packed elements are then words of 32 bits that hold a group.
     """
 
     kind: Kind
@@ -89,6 +97,7 @@ class DotSchedule:
     nc: int
     kc: int
     split_k: int = 0
+    group: int = 1
 
     def __str__(self) -> str:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
@@ -134,7 +143,7 @@ def round_up(x: int, y: int) -> int:
 def k_align(schedule: DotSchedule) -> int:
     """Blocks of K start at multiples of this: a packing transpose writes `lanes` rows at once."""
     packs = (schedule.pack_a, schedule.pack_b) != ("none", "none")
-    return schedule.lanes if packs or schedule.split_k else 1
+    return schedule.lanes * schedule.group if packs else 1
 
 
 def dot_params(schedule: DotSchedule, batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
@@ -160,7 +169,9 @@ def dot_params(schedule: DotSchedule, batch: int, m: int, n: int, k: int) -> tup
 
 SKINNY = 4  # rows (or columns) up to which a long operand is only streamed, never packed
 STRIP = 8  # vectors across the tile of one row: enough chains to hide the latency of an FMA
-STREAMED_ROWS = 8  # of B at a time when it comes from memory: streams and pages that stay open
+# From memory, B is read STREAMED_ROWS at a time over its whole width and the tasks divide K:
+# 26 GB/s; 16 rows 21, cutting the columns into 1024s 19, whole columns of one strip 6.
+STREAMED_STRIP, STREAMED_ROWS, STREAMED_PARTS, STREAMED_LEAST = 4, 8, 16, 256
 INNER_LIMIT, INNER_LEAST_K = 12, 64  # A B^T with this few rows: packing B costs as much as using it
 INNER_SUMS, INNER_ROWS = 16, 8  # accumulators of an inner tile; streams one core prefetches well
 K_BLOCK_BYTES = 2048  # kc: a panel of 4 packed vectors is 128 KiB, an eighth of L2
@@ -175,6 +186,8 @@ SPLIT_TILES, SPLIT_MIN = 16, 4096  # K is split if there are this few tiles and 
 # Register tiles by vectors across: (rows, rows at the bottom edge). Measured on Zen 4, 1024^3:
 # 6 x 4 vectors 109 GFLOP/s, 8 x 3 and 12 x 2 107; with A read in place 6 x 4 wins by more.
 TILES = {1: (12, 4), 2: (12, 4), 3: (8, 4), 4: (6, 2)}
+SIGNED_BYTES_TILE = (5, 1)
+GROUP_LEAST_K = 16  # below, packing and padding cost more than they save
 TILES_16_REGISTERS = {1: (6, 2), 2: (6, 2)}
 
 
@@ -216,7 +229,7 @@ def choose_schedule(
     else:
         schedule = _packed(target, accumulate, a, b, m, n, k)
     tiles = batch * ceil_div(m, schedule.mr) * ceil_div(n, schedule.nr)
-    if k >= SPLIT_MIN and 0 < tiles <= SPLIT_TILES:
+    if k >= SPLIT_MIN and 0 < tiles <= SPLIT_TILES and not schedule.split_k:
         streamed = schedule.pack_b == "none"
         split = STREAMED_PER_TASK // (schedule.mr * schedule.nr) if streamed else SPLIT_MIN
         schedule = replace(schedule, split_k=max(SPLIT_MIN // 2, split))
@@ -238,13 +251,15 @@ def _inner(target: DotTarget, accumulate: np.dtype, m: int, n: int) -> DotSchedu
 
 def _skinny(target: DotTarget, accumulate: np.dtype, m: int, n: int, k: int) -> DotSchedule:
     """Few rows, B contiguous along columns: B is streamed once, in place."""
-    lanes = target.lanes(accumulate)
-    mr = max(m, 1)
-    vectors = max(1, min(STRIP, ceil_div(n, lanes), (target.registers - 4) // (2 * mr)))
-    kc = STREAMED_ROWS if n * k * accumulate.itemsize > target.l2_bytes else 0
+    lanes, mr = target.lanes(accumulate), max(m, 1)
+    streamed = n * k * accumulate.itemsize > target.l2_bytes
+    most = STREAMED_STRIP if streamed else STRIP
+    vectors = max(1, min(most, ceil_div(n, lanes), (target.registers - 4) // (2 * mr)))
+    kc = STREAMED_ROWS if streamed else 0
+    split = round_up(max(ceil_div(k, STREAMED_PARTS), STREAMED_LEAST), kc) if streamed else 0
     return DotSchedule(
         "outer", False, lanes, mr, vectors * lanes, 1, "narrow", 1, "none", "none",
-        mr, 1 << 30, kc,
+        mr, round_up(max(n, 1), vectors * lanes), kc, split,
     )  # fmt: skip
 
 
@@ -270,17 +285,42 @@ def _packed(
     pack_a: Packing = "none" if a.cheap else "task"
     if a.costly and n > nc:
         pack_a = "step"
-    kc = K_BLOCK_BYTES // size
+    group = _group(target, accumulate, a, b, k)
+    if group > 1 and m > SKINNY:
+        pack_a, pack_b = "task", "step" if pack_b == "none" else pack_b
+        if group == 4 and dtypes.is_signed(a.dtype) and dtypes.is_signed(b.dtype):
+            mr, tail = SIGNED_BYTES_TILE  # one row less: its registers hold the correction
+            mc = round_up(mc, mr)
+    else:
+        group = 1
+    kc = K_BLOCK_BYTES * group // size
     if k <= kc or (pack_a == "none" and pack_b == "none"):
         kc = 0
     wasteful = 0 < n % nr <= nr - lanes and n < 8 * nr
     edge: Edge = "narrow" if wasteful or not target.masks else "masked"
-    return DotSchedule("outer", False, lanes, mr, nr, tail, edge, 1, pack_a, pack_b, mc, nc, kc)
+    return DotSchedule(
+        "outer", False, lanes, mr, nr, tail, edge, 1, pack_a, pack_b, mc, nc, kc, 0, group
+    )
+
+
+def _group(target: DotTarget, accumulate: np.dtype, a: Operand, b: Operand, k: int) -> int:
+    """How many products the target adds at once for these dtypes."""
+    kinds = (a.dtype, b.dtype)
+    if k < GROUP_LEAST_K:
+        return 1
+    if accumulate == np.float32:
+        return 2 if target.bf16_dot and all(d.name == "bfloat16" for d in kinds) else 1
+    if accumulate != np.int32 or not all(d.name in ("int8", "uint8", "int16") for d in kinds):
+        return 1
+    signed = sum(d.name == "int8" for d in kinds)
+    if target.int8_dot and signed and signed + sum(d.name == "uint8" for d in kinds) == 2:
+        return 4
+    return 2 if target.int16_dot else 1
 
 
 def _cut(schedule: DotSchedule, batch: int, m: int, n: int, k: int, threads: int) -> DotSchedule:
     """Shrink nc, then mc, until every thread finds `TASKS_PER_THREAD` tasks of worthwhile size."""
-    streamed = schedule.kind == "inner" or schedule.pack_a == "none"
+    streamed = schedule.kind == "inner" or m <= SKINNY
     least = STREAMED_PER_TASK if streamed else WORK_PER_TASK
     wanted = min(TASKS_PER_THREAD * threads, batch * m * n * k // least)
 
@@ -292,8 +332,9 @@ def _cut(schedule: DotSchedule, batch: int, m: int, n: int, k: int, threads: int
     mr, nr = schedule.mr, schedule.nr
     mc = min(schedule.mc, round_up(max(m, 1), mr))
     nc = min(schedule.nc, round_up(max(n, 1), nr))
-    in_cache = schedule.pack_b == "task" or (streamed and not schedule.kc)
-    smallest = nr if in_cache else 8 * nr
+    smallest = nr if streamed or schedule.pack_b == "task" else 8 * nr
+    if streamed and schedule.kc:
+        smallest = nc
     while tasks(mc, nc) < wanted and nc > smallest:
         nc = max(smallest, round_up(nc // 2, nr))
     while tasks(mc, nc) < wanted and mc > mr:

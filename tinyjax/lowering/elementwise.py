@@ -17,27 +17,16 @@ from typing import Any
 from tinyjax.core import dtypes
 from tinyjax.core.ops import COMPARISONS, Op
 from tinyjax.lowering import irtext, narrow
-try:
-    from tinyjax.lowering import math as decompositions
-except ImportError:  # TEMPORARY
-    class decompositions:
-        @staticmethod
-        def decompose(m, op, args):
-            from tinyjax.lowering.elementary import exponential, logarithm, trigonometric
-            from tinyjax.lowering.elementary.builder import Num
-            f = None
-            for mod in (exponential, logarithm, trigonometric):
-                f = f or getattr(mod, op.name.lower(), None)
-            return Register(args[0].dtype, f(*(Num(m, a, a.dtype) for a in args)).raw.value)
+from tinyjax.lowering import math as decompositions
 from tinyjax.lowering.irtext import F32, F64, I1, I8, I32, I64, IRBuilder, Value, vec
 from tinyjax.lowering.registers import (
     BOOL,
     FLOAT32,
     FLOAT64,
     PREDICATES,
+    UNSIGNED_OF,
     Register,
     RegisterBuilder,
-    UNSIGNED_OF,
     is_narrow,
     kind_of,
     register_type,
@@ -54,12 +43,11 @@ class Elementwise:
         self.b, self.target, self.lanes = b, target, lanes
         self.math = RegisterBuilder(b, lanes)
 
-    # --- forms of a register -----------------------------------------------------------------------
+    # --- forms of a register ---------------------------------------------------------------------
 
     def raw(self, x: Register) -> Value:
         """Storage bits of a narrow float; the value itself of anything else that has one part."""
-        if x.value is None:
-            assert x.other is not None
+        if len(x.parts) == 1 and x.other is not None:
             x.value = narrow.narrow(self.b, self.target, x.dtype, x.other)
         return x.value
 
@@ -92,7 +80,7 @@ class Elementwise:
         parts = [None if v is None else self.b.splat(v, lanes) for v in (x.value, x.other)]
         return Register(x.dtype, *parts)
 
-    # --- memory ------------------------------------------------------------------------------------
+    # --- memory ----------------------------------------------------------------------------------
 
     def from_storage(self, dtype: Any, stored: Value) -> Register:
         """What a load of the storage type gives, as a register (not for complex)."""
@@ -112,7 +100,7 @@ class Elementwise:
             return self.b.and_(bits, (1 << dtypes.bit_width(x.dtype)) - 1)
         return bits
 
-    # --- ops ---------------------------------------------------------------------------------------
+    # --- ops -------------------------------------------------------------------------------------
 
     def apply(self, op: Op, arg: Any, dtype: Any, args: Sequence[Register]) -> Register:
         """One elementwise op; `dtype` is the result's."""
@@ -148,13 +136,13 @@ class Elementwise:
         b, c = self.b, condition.value
         assert c is not None
         if is_narrow(x.dtype):
-            if x.value is None or y.value is None:
+            if None in (x.value, y.value):
                 return Register(x.dtype, None, b.select(c, self.wide(x), self.wide(y)))
             return Register(x.dtype, b.select(c, x.value, y.value))
         parts = [b.select(c, v, w) for v, w in zip(x.parts, y.parts, strict=True)]
         return Register(x.dtype, *parts)
 
-    # --- bools and integers ------------------------------------------------------------------------
+    # --- bools and integers ----------------------------------------------------------------------
 
     def bool_op(self, op: Op, args: Sequence[Register]) -> Register:
         """add and max are or, mul and min are and."""
@@ -192,7 +180,7 @@ class Elementwise:
         made = INTEGER[op](self.b, dtypes.is_signed(source), dtypes.bit_width(source), *values)
         return Register(dtype, self.normalise(dtype, made))
 
-    # --- floats ------------------------------------------------------------------------------------
+    # --- floats ----------------------------------------------------------------------------------
 
     def narrow_op(self, op: Op, arg: Any, dtype: Any, args: Sequence[Register]) -> Register:
         """Through float32, rounded once; sign ops and NEXTAFTER work on the stored bits."""
@@ -226,7 +214,8 @@ class Elementwise:
             return self.reduce_precision(args[0], *arg)
         if op is Op.NEXTAFTER:
             return self.next_after(args[0], args[1], None)
-        return decompositions.decompose(self.math, op, args)
+        made: Register = decompositions.decompose(self.math, op, args)
+        return made
 
     def reduce_precision(self, x: Register, exponent_bits: int, mantissa_bits: int) -> Register:
         """Round to the field widths; ties to even, overflow to infinity, no subnormal results."""
@@ -292,7 +281,7 @@ class Elementwise:
             return Register(dtype, made)
         return Register(dtype, b.select(unordered, nan, result) if nan is not None else result)
 
-    # --- conversions -------------------------------------------------------------------------------
+    # --- conversions -----------------------------------------------------------------------------
 
     def cast(self, x: Register, dtype: Any) -> Register:
         """CAST: exact or rounded once; to integers saturating, NaN -> 0; to bool it is x != 0."""
@@ -366,15 +355,14 @@ class Elementwise:
             bits = self.b.bitcast(bits, vec(kind, self.lanes))
         return Register(dtype, self.normalise(dtype, bits) if dtypes.is_integer(dtype) else bits)
 
-    # --- complex -----------------------------------------------------------------------------------
+    # --- complex ---------------------------------------------------------------------------------
 
     def complex_op(self, op: Op, dtype: Any, args: Sequence[Register]) -> Register:
         """On pairs; multiplication is the plain formula, the rest by `lowering/math.py`."""
         b = self.b
         source = args[0].dtype
         part = FLOAT32 if source.itemsize == 8 else FLOAT64
-        (re, im), *rest = ((a.value, a.other) for a in args)
-        assert re is not None and im is not None
+        (re, im), *rest = (a.parts for a in args)
         if op is Op.REAL:
             return Register(part, re)
         if op is Op.IMAG:
@@ -387,7 +375,7 @@ class Elementwise:
             finite = [FLOAT[Op.IS_FINITE](b, p) for p in (re, im)]
             return Register(BOOL, b.and_(*finite))
         if rest:
-            (re2, im2) = rest[0]
+            re2, im2 = rest[0]
             if op in (Op.ADD, Op.SUB):
                 f = b.add if op is Op.ADD else b.sub
                 return Register(dtype, f(re, re2), f(im, im2))
@@ -402,9 +390,8 @@ class Elementwise:
                 return self._lexicographic(op, args[0], args[1])
         pairs = [(Register(part, a.value), Register(part, a.other)) for a in args]
         made = decompositions.decompose_complex(self.math, op, pairs)
-        if dtypes.is_complex(dtype):
-            return Register(dtype, made[0].value, made[1].value)
-        return made[0]
+        real: Register = made[0]
+        return Register(dtype, real.value, made[1].value) if dtypes.is_complex(dtype) else real
 
     def _lexicographic(self, op: Op, x: Register, y: Register) -> Register:
         b = self.b
@@ -440,7 +427,7 @@ def narrow_nan(of: narrow.Layout) -> int | None:
 COMPARE_NAMES = {Op.CMPEQ: "eq", Op.CMPNE: "ne", Op.CMPLT: "lt", Op.CMPLE: "le"}
 
 
-# --- integer tables: f(b, signed, width, *values) ----------------------------------------------------
+# --- integer tables: f(b, signed, width, *values) ------------------------------------------------
 
 
 def known(x: Value) -> int | None:
@@ -566,7 +553,7 @@ INTEGER: dict[Op, Callable[..., Value]] = {
 }
 
 
-# --- float table: f(b, *values) -----------------------------------------------------------------------
+# --- float table: f(b, *values) ------------------------------------------------------------------
 
 
 def _float_sign(b: IRBuilder, x: Value) -> Value:

@@ -59,7 +59,7 @@ class Emitter:
         self.mask: Value | None = None  # lanes that exist, in a tail
         self.accumulators: dict[UOp, Parts] = {}
 
-    # --- scopes --------------------------------------------------------------------------------------
+    # --- scopes ----------------------------------------------------------------------------------
 
     def remember(self, key: Any, value: Any) -> None:
         """Keep `value` until the scope that is open now closes."""
@@ -74,7 +74,7 @@ class Emitter:
         for key in self.journal.pop():
             del self.memo[key]
 
-    # --- values --------------------------------------------------------------------------------------
+    # --- values ----------------------------------------------------------------------------------
 
     def is_vector(self, node: UOp) -> bool:
         """Whether the node differs between lanes."""
@@ -178,7 +178,7 @@ class Emitter:
             for s, a in zip(node.src, args)
         ]
 
-    # --- lines ---------------------------------------------------------------------------------------
+    # --- lines -----------------------------------------------------------------------------------
 
     def run(self, lines: Sequence[Line]) -> None:
         """Emit lines in order; all values of a body are computed before its first store."""
@@ -435,4 +435,3 @@ def emit(made: Schedule, target: Target, name: str) -> str:
     emitter.run(made.nest.lines)
     b.ret()
     return module.text()
-

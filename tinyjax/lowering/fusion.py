@@ -26,11 +26,15 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import ml_dtypes
+import numpy as np
+
 from tinyjax.core.avals import Aval
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, param, toposort, tuple_of
 from tinyjax.lowering import costs
 from tinyjax.lowering.dot_layout import view_source
+from tinyjax.lowering.inline import LoweringError
 
 LEAVES = frozenset({Op.PARAM, Op.CONST})
 MAPS = ELEMENTWISE | frozenset(
@@ -49,31 +53,49 @@ CONTROL = frozenset({Op.SCAN, Op.WHILE, Op.COND})
 LOOP, CONTRACTION, PREFIX, UPDATE, ROUTINE = "loop", "contraction", "prefix", "update", "routine"
 
 
+CLASSES = {
+    **dict.fromkeys(LEAVES, "leaf"),
+    **dict.fromkeys(MAPS, "map"),
+    **dict.fromkeys(FOLDS, "fold"),
+    **dict.fromkeys(UPDATES, "update"),
+    **dict.fromkeys(ROUTINES, "routine"),
+    **dict.fromkeys(CONTROL, "control"),
+    Op.PREFIX: "sequential",
+    Op.TUPLE: "tuple",
+}
+
+
 def class_of(node: UOp) -> str:
-    """The row of DESIGN 7's class table an op belongs to."""
-    op = node.op
-    if op in MAPS:
-        return "map"
-    if op in FOLDS:
-        return "fold"
-    for name, ops in (
-        ("leaf", LEAVES),
-        ("update", UPDATES),
-        ("routine", ROUTINES),
-        ("control", CONTROL),
-    ):
-        if op in ops:
-            return name
-    if op is Op.GETTUPLE:
+    """The row of DESIGN 7's class table that a node belongs to."""
+    found = CLASSES.get(node.op)
+    if found is not None:
+        return found
+    if node.op is Op.GETTUPLE:
         return "fold" if node.src[0].op is Op.ARGREDUCE else "result"
-    return {Op.DOT: "contraction", Op.PREFIX: "sequential", Op.TUPLE: "tuple"}.get(op, "unknown")
+    if node.op is Op.DOT:
+        return "fold" if is_loop_dot(node) else "contraction"
+    raise LoweringError(f"{node.op.name} has no lowering")
+
+
+NEST_DTYPES = frozenset(
+    np.dtype(t)
+    for t in (
+        np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int64, np.uint32,
+        np.uint64,
+    )
+)  # fmt: skip
 
 
 def is_loop_dot(node: UOp) -> bool:
-    """Whether a canonical DOT is a plain loop: tiny, or with a vector on one side (memory bound)."""
+    """Whether a canonical DOT is a plain loop: tiny, or with a vector on one side (memory bound).
+
+    So are dtypes that the nest has no arithmetic for (bool, bytes, float8); they are rare.
+    """
     b, m, k = node.src[0].aval.shape
     n = node.src[1].aval.shape[2]
-    return bool(m == 1 or n == 1 or b * m * n * k <= costs.TINY_DOT)
+    kinds = {s.aval.dtype for s in node.src} | {node.aval.dtype}
+    small = b * m * n * k <= costs.TINY_DOT
+    return bool(m == 1 or n == 1 or small or not kinds <= NEST_DTYPES)
 
 
 @dataclass(slots=True)
@@ -89,7 +111,7 @@ class Group:
     inputs: list[UOp] = field(default_factory=list)
     body: UOp | None = None
     nodes: int = 0
-    reads: set[UOp] = field(default_factory=set)
+    folds: bool = False
     late: bool = False  # recomputes behind REMAT: scheduled as late as possible
 
 
@@ -186,6 +208,7 @@ class _Planner:
         self.work: dict[UOp, float] = {}
         self.bytes: dict[UOp, float] = {}
         self.late: set[UOp] = set()
+        self.over_dot: set[UOp] = set()  # what may become the epilogue of a contraction
         self.levels: dict[UOp, int] = {}  # folds on the deepest path below a node, itself included
         self.decisions: list[Decision] = []
         self.names = {n: i for i, n in enumerate(self.order)}
@@ -221,6 +244,14 @@ class _Planner:
             operand[n] = (0.0, item) if shared or kind != "map" else (work, read)
             below = max((self.levels[s] for s in n.operands), default=0)
             self.levels[n] = below + (kind == "fold" and n.op is not Op.GETTUPLE)
+            if kind == "contraction" or (
+                (n.op in ELEMENTWISE or n.op is Op.RESHAPE)
+                and any(
+                    s in self.over_dot and readers[s] == 1 and s.aval.size == n.aval.size
+                    for s in n.src
+                )
+            ):
+                self.over_dot.add(n)
             if n.op is Op.REMAT or any(s in self.late for s in n.operands):
                 self.late.add(n)
 
@@ -308,10 +339,8 @@ class _Planner:
                 self.map(node)
         elif node.op is Op.ARGREDUCE:
             self.inline(node, uses)
-        elif kind == "fold":
-            self.fold(node)
         else:
-            raise AssertionError(f"fusion does not know {node!r}")
+            self.fold(node)
 
     def depends_later(self, node: UOp) -> None:
         """Reads of a routine's result are reads of the routine."""
@@ -336,6 +365,7 @@ class _Planner:
         """The group computes `node`: it reads the node's operands."""
         g = self.groups[group]
         g.nodes += 1
+        g.folds = g.folds or class_of(node) == "fold"
         if node in self.late:
             g.late = True
         self.frontier[group].discard(node)
@@ -375,11 +405,50 @@ class _Planner:
         self.say(node, f"routine, group {group}", "its own steps")
 
     def contraction(self, node: UOp) -> None:
-        group = self.new_group(CONTRACTION)
-        self.realise(node, group, "contraction")
+        self.epilogue(node)
         for s in node.src:
             source = view_source(s)
             self.require(s if source.op is Op.CONST else source)
+
+    def epilogue(self, node: UOp) -> None:
+        """Give a contraction to the elementwise group that reads it, or a group of its own."""
+        uses = self.uses[node]
+        for g in self.candidates(node):
+            if self.may_be_epilogue(g, node.aval.size):
+                self.groups[g].kind = CONTRACTION
+                if len(uses) == 1 and node not in self.must:
+                    self.evaluate(node, g, uses[g])
+                    self.say(node, f"inline in {g}", "its epilogue")
+                else:
+                    self.realise(node, g, "its epilogue also writes it")
+                return
+        mover = self.only_moved_by(node)
+        if mover is None:
+            self.realise(node, self.new_group(CONTRACTION), "contraction")
+        else:
+            self.groups[mover].kind = CONTRACTION
+            self.evaluate(node, mover, uses[mover])
+            self.say(node, f"inline in {mover}", "stored where it is moved to")
+
+    def may_be_epilogue(self, group: int, size: int) -> bool:
+        """Whether a group is elementwise over `size` elements and small."""
+        g = self.groups[group]
+        same = all(o.aval.size == size for o in g.outputs)
+        return g.kind == LOOP and same and not g.folds and g.nodes <= costs.MAX_EPILOGUE
+
+    def only_moved_by(self, node: UOp) -> int | None:
+        """The group, if there is but one, that only permutes and reshapes `node`."""
+        uses = self.uses[node]
+        if len(uses) != 1 or node in self.must:
+            return None
+        (g,) = uses
+        group = self.groups[g]
+        if group.kind != LOOP or len(group.outputs) != 1:
+            return None
+        moved = group.outputs[0]
+        while moved.op in (Op.RESHAPE, Op.PERMUTE):
+            moved = moved.src[0]
+        return g if moved is node else None
 
     def candidates(self, node: UOp) -> list[int]:
         """Groups that could write `node` besides what they do: they compute it as it is needed."""
@@ -424,13 +493,22 @@ class _Planner:
         size, item = node.aval.size, node.aval.dtype.itemsize
         work, read = size * self.work[node], size * self.bytes[node] * costs.NS_PER_BYTE
         move = size * item * costs.NS_PER_BYTE
-        evaluate = {g: self.work[node] * a.times(size) for g, a in uses.items()}
+        times = {g: a.times(size) for g, a in uses.items()}
+        evaluate = {g: self.work[node] * t for g, t in times.items()}
+        load = sum(times.values()) * costs.CHEAP_NS
         ways: list[tuple[float, str, int]] = []
         if node not in self.must and all(self.fits(g, node) for g in uses):
             ways.append((sum(evaluate.values()) + len(uses) * read, "inline", -1))
         for g in self.candidates(node):
-            ways.append((evaluate[g] + read + len(uses) * move, "reader", g))
-        ways.append((work + read + (1 + len(uses)) * move + costs.LAUNCH_NS, "own", -1))
+            loads = load - times[g] * costs.CHEAP_NS
+            cost = evaluate[g] + read + len(uses) * move + loads
+            if node in self.over_dot and self.may_be_epilogue(g, size):
+                cost -= 2 * move
+            ways.append((cost, "reader", g))
+        own = work + read + (1 + len(uses)) * move + load + costs.LAUNCH_NS
+        if node in self.over_dot:  # an epilogue: no launch, and the product itself is not written
+            own -= costs.LAUNCH_NS + 2 * move
+        ways.append((own, "own", -1))
         _, what, group = min(ways, key=lambda w: w[0])
         why = ", ".join(f"{name} {cost:.0f}" for cost, name, _ in ways) + " ns"
         if node in self.must:

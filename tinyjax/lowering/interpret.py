@@ -1,4 +1,4 @@
-"""Kernels in plain Python: a stage-2 SINK or a stage-3 list and its buffers -> the buffers after it.
+"""Kernels in plain Python: a stage-2 SINK or a stage-3 list, run on buffers.
 
 The meaning of every kernel-stage op, written without LLVM and without vectors, so that a fusion
 decision, a range rewrite or generated code can be checked against it on small shapes. Everything is
@@ -32,7 +32,7 @@ F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def free_ranges(nodes: Sequence[UOp]) -> dict[UOp, Ranges]:
-    """Ranges each node still depends on, for nodes in topological order; FOLD and END close some."""
+    """Ranges each node, sources first, still depends on; FOLD and END close some."""
     free: dict[UOp, Ranges] = {}
     for node in nodes:
         found: Ranges = frozenset((node,)) if node.op is Op.RANGE else frozenset()
@@ -60,7 +60,7 @@ def interpret(sink: UOp, buffers: Buffers) -> None:
 
 
 class Machine:
-    """The state of one interpretation: buffers as flat views, remembered folds, running prefixes."""
+    """State of one interpretation: buffers as flat views, remembered folds, running prefixes."""
 
     def __init__(self, sink: UOp, buffers: Buffers) -> None:
         self.flat = [b.reshape(-1) for b in buffers]
@@ -256,7 +256,7 @@ def interpret_nest(nest: Nest, buffers: Buffers) -> None:
             step(line)
 
 
-# --- elementwise ops on NumPy scalars --------------------------------------------------------------
+# --- elementwise ops on NumPy scalars ------------------------------------------------------------
 
 
 def apply(op: Op, arg: Any, dtype: Any, args: Sequence[Any]) -> Any:
@@ -423,15 +423,15 @@ def _python(f: Callable[[float], float]) -> Callable[[Any], float]:
 
 
 def _lgamma(x: float) -> float:
-    if math.isinf(x) or (x <= 0 and x == math.floor(x)):
+    if math.isinf(x) or x > 1e305 or (x <= 0 and x == math.floor(x)):
         return math.inf
     return math.lgamma(x)
 
 
 def _digamma(x: float) -> float:
     """Reflection, recurrence to x >= 10, then the asymptotic series (Abramowitz and Stegun 6.3)."""
-    if x == 0 or math.isinf(x) or (x < 0 and x == math.floor(x)):
-        return x if x == math.inf else (-math.copysign(math.inf, x) if x == 0 else math.nan)
+    if math.isinf(x) or (x <= 0 and x == math.floor(x)):
+        return x if x == math.inf else math.nan
     if x < 0:
         return _digamma(1 - x) - math.pi / math.tan(math.pi * x)
     result = 0.0
@@ -453,9 +453,9 @@ def _erfinv(x: float) -> float:
     guess = math.copysign(math.sqrt(w) if w > 5 else abs(x) * 0.886, x)
     for _ in range(60):
         slope = 2 / math.sqrt(math.pi) * math.exp(-guess * guess)
-        error = math.erf(guess) - x if abs(x) < 0.5 else (
-            math.copysign((1 - abs(x)) - math.erfc(abs(guess)), x)
-        )  # fmt: skip
+        error = math.erf(guess) - x
+        if abs(x) >= 0.5:  # the same without cancellation
+            error = math.copysign(1, x) * ((1 - abs(x)) - math.erfc(abs(guess)))
         step = error / slope
         guess -= step
         if abs(step) <= 1e-17 * abs(guess):
@@ -490,7 +490,7 @@ ROUNDED: dict[Op, Callable[..., Any]] = {
     Op.ERFINV: _python(_erfinv),
     Op.LGAMMA: _python(_lgamma),
     Op.DIGAMMA: _python(_digamma),
-    Op.POW: np.power,
+    Op.POW: lambda x, y: np.power([x], y)[0],  # of scalars, (-inf)**0.5 is NaN in NumPy
     Op.ATAN2: np.arctan2,
 }
 
@@ -579,7 +579,7 @@ def complex_op(op: Op, args: Sequence[Any]) -> Any:
 
 
 def reduce_precision(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
-    """Round to a format with these field widths: ties to even, overflow to infinity, no subnormals."""
+    """Round to field widths: ties to even, overflow to infinity, no subnormal results."""
     own = np.finfo(x.dtype)
     if x != x or np.isinf(x):
         return x
@@ -600,7 +600,7 @@ def reduce_precision(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
     return bits(sign | magnitude).view(x.dtype)
 
 
-# --- conversions -----------------------------------------------------------------------------------
+# --- conversions ---------------------------------------------------------------------------------
 
 
 def to_odd(x: Any) -> Any:

@@ -155,7 +155,7 @@ def bits_of(scalar: Type, value: float) -> int:
     if scalar is F32:
         return bits
     assert scalar is BF16, f"no bit pattern for {scalar}"
-    if near != value and np.isfinite(near):  # to odd first, so that rounding again is exact
+    if np.isfinite(near) and float(near) != value:  # to odd first: rounding again is exact
         bits = (bits - (abs(float(near)) > abs(value))) | 1
     if near != near:
         return bits >> 16 | 0x40
@@ -552,10 +552,12 @@ class Function:
         LLVM ends the process on a form it does not know: only names tried in a child process.
         """
         types = overloads or (args[0].type,)
-        name = ".".join(["llvm", stem, *[type.suffix for type in types]])
-        return self._call_intrinsic(name, returns, args)
+        name = ".".join([stem, *[type.suffix for type in types]])
+        return self.call_intrinsic(name, returns, args)
 
-    def _call_intrinsic(self, name: str, returns: Type, args: Sequence[Value]) -> Value:
+    def call_intrinsic(self, stem: str, returns: Type, args: Sequence[Value]) -> Value:
+        """An intrinsic whose name is complete after `llvm.` (a target's own, mostly)."""
+        name = f"llvm.{stem}"
         if name not in self.module.declarations:
             self.module.declare(name, returns, [arg.type for arg in args])
         inner = ", ".join([f"{a.type.text} {a.text}" for a in args])
@@ -875,14 +877,12 @@ class Function:
     def prefetch(self, address: Value, *, write: bool = False, locality: int = 3) -> None:
         """Ask for the cache line of `address`."""
         flags = [const(I32, int(write)), const(I32, locality), const(I32, 1)]
-        self._call_intrinsic("llvm.prefetch.p0", VOID, [address, *flags])
+        self.call_intrinsic("prefetch.p0", VOID, [address, *flags])
 
     def copy_bytes(self, target: Value, source: Value, nbytes: Operand) -> None:
         """memcpy (a libc call unless the size is a small constant; add it to the allow-list)."""
         count = self._typed(nbytes, I64)
-        self._call_intrinsic(
-            "llvm.memcpy.p0.p0.i64", VOID, [target, source, count, const(I1, False)]
-        )
+        self.call_intrinsic("memcpy.p0.p0.i64", VOID, [target, source, count, const(I1, False)])
 
     def alloca(self, scalar: Type, count: int, align: int = 64) -> Value:
         """Stack scratch of `count` elements, placed in the entry block wherever it is asked for."""

@@ -23,6 +23,7 @@ from tinyjax.lowering.registers import BOOL, INT32, INT64, Register, register_ty
 if TYPE_CHECKING:
     from tinyjax.lowering.emit import Emitter
 
+
 def element(dtype: Any) -> tuple[Type, int]:
     """Scalar storage type of a buffer and how many of them one element has."""
     if dtypes.is_complex(dtype):
@@ -67,19 +68,20 @@ def addresses(e: Emitter, index: UOp, complete: bool = True) -> list[Value]:
             found = [e.b.gep(kind, pointers[0], constant * unit)]
             e.remember(key, found)
         pointers = found
-    for level in levels:
-        if not level:
+    for added in levels:
+        if not added:
             continue
-        key = (*key, *level)
+        key = (*key, *added)
         found = e.memo.get(key)
         if found is None:
-            found = _step_addresses(e, kind, pointers, level)
+            found = _step_addresses(e, kind, pointers, added)
             e.remember(key, found)
         pointers = found
     return pointers
 
 
-def _step_addresses(e: Emitter, kind: Type, pointers: list[Value], level: list[tuple[UOp, int]]
+def _step_addresses(
+    e: Emitter, kind: Type, pointers: list[Value], level: list[tuple[UOp, int]]
 ) -> list[Value]:
     """Add the terms of one loop level; copies of a plain loop variable are constant steps."""
     b = e.b
@@ -221,9 +223,15 @@ def lane_mask(e: Emitter, valid: list[Register] | None, u: int) -> Value | None:
     return x if e.mask is None else e.b.and_(x, e.mask)
 
 
-def contiguous_load(e: Emitter, dtype: Any, kind: Type, unit: int, pointer: Value, mask: Value | None,
+def contiguous_load(
+    e: Emitter,
+    dtype: Any,
+    kind: Type,
+    unit: int,
+    pointer: Value,
+    mask: Value | None,
     fill: Register | None,
-) -> Register:  # fmt: skip
+) -> Register:
     """One vector from consecutive elements; complex parts are separated by shuffles."""
     b = e.b
     if unit == 1:
@@ -252,7 +260,8 @@ def doubled(e: Emitter, mask: Value) -> Value:
     return e.b.shuffle(mask, None, [i // 2 for i in range(2 * e.lanes)])
 
 
-def scalar_loads(e: Emitter, node: UOp, index: UOp, dtype: Any, other: list[Register] | None
+def scalar_loads(
+    e: Emitter, node: UOp, index: UOp, dtype: Any, other: list[Register] | None
 ) -> list[Register]:
     """One element; an invalid one reads the buffer's first element instead and drops it."""
     b = e.b

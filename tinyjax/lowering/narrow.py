@@ -21,7 +21,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-
 from tinyjax.core import dtypes
 from tinyjax.lowering import irtext
 from tinyjax.lowering.irtext import F32, F64, I8, I16, I32, I64, IRBuilder, Type, Value, vec

@@ -95,7 +95,7 @@ class Loop:
     @property
     def bit(self) -> int:
         """The range's bit in `Nest.free`."""
-        return 1 << self.range.arg[0]
+        return 1 << int(self.range.arg[0])
 
 
 @dataclass(eq=False, slots=True)
@@ -143,7 +143,7 @@ class Nest:
         self._place(self.lines, 0, set())
         self._note(self.lines)
 
-    # --- facts ---------------------------------------------------------------------------------------
+    # --- facts -----------------------------------------------------------------------------------
 
     def _free_ranges(self) -> dict[UOp, int]:
         """Bits of the ranges each node depends on; loads of written buffers: all their loops'."""
@@ -190,9 +190,11 @@ class Nest:
             self._children[node] = found
         return found
 
-    # --- loops ---------------------------------------------------------------------------------------
+    # --- loops -----------------------------------------------------------------------------------
 
-    def _folds_here(self, tasks: Iterable[_Task], open_mask: int, done: frozenset[UOp]) -> list[UOp]:
+    def _folds_here(
+        self, tasks: Iterable[_Task], open_mask: int, done: frozenset[UOp]
+    ) -> list[UOp]:
         """Folds that the tasks need, that depend on open ranges only and are not available yet."""
         found: list[UOp] = []
         seen: set[UOp] = set()
@@ -252,7 +254,7 @@ class Nest:
                     finished.add(t.node)
         return lines
 
-    # --- nodes ---------------------------------------------------------------------------------------
+    # --- nodes -----------------------------------------------------------------------------------
 
     def _place(self, lines: list[Line], open_mask: int, placed: set[UOp]) -> None:
         """Insert each node before the first line that needs it, at the outermost legal level."""
@@ -269,9 +271,7 @@ class Nest:
                 self._place(line.lines, open_mask | line.bit, placed)
         placed -= here
 
-    def _frontier(
-        self, line: Line, open_mask: int, placed: set[UOp], here: set[UOp]
-    ) -> list[UOp]:
+    def _frontier(self, line: Line, open_mask: int, placed: set[UOp], here: set[UOp]) -> list[UOp]:
         """Nodes that `line` needs and that can be computed where only `open_mask` is open."""
         found: list[UOp] = []
         seen: set[UOp] = set()
@@ -326,7 +326,7 @@ class Nest:
                 carried[line] = None
         return list(carried), list(indexes)
 
-    # --- text ----------------------------------------------------------------------------------------
+    # --- text ------------------------------------------------------------------------------------
 
     def text(self) -> str:
         """The ordered list, one line each, indented by loop."""
@@ -358,7 +358,9 @@ class Nest:
                     width = f" lanes={line.lanes}" if line.lanes > 1 else ""
                     width += f" copies={line.copies}" if line.copies > 1 else ""
                     width += f" columns={line.columns}" if line.columns else ""
-                    out.append(f"{indent}for {name(line.range)} in {line.extent} {line.kind}{width}:")
+                    out.append(
+                        f"{indent}for {name(line.range)} in {line.extent} {line.kind}{width}:"
+                    )
                     show(line.lines, indent + "  ")
                 elif isinstance(line, Accumulate):
                     inside = ", ".join(name(s) for s in fold_operands(line.fold))
@@ -369,7 +371,9 @@ class Nest:
                     arg = "" if line.arg is None else f" {line.arg}"
                     inside = " ".join(name(s) for s in line.src)
                     kind = line.aval.str_short() if hasattr(line.aval, "dtype") else "tuple"
-                    out.append(f"{indent}{name(line)}: {kind} = {line.op.name.lower()}{arg} {inside}")
+                    out.append(
+                        f"{indent}{name(line)}: {kind} = {line.op.name.lower()}{arg} {inside}"
+                    )
 
         show(self.lines, "")
         return "\n".join(out)
@@ -432,4 +436,4 @@ def verify(nest: Nest) -> None:
 
 def is_index(node: UOp) -> bool:
     """An int64 scalar: index arithmetic, which may be held in 32-bit lanes."""
-    return node.aval.dtype == INT64
+    return bool(node.aval.dtype == INT64)

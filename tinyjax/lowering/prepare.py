@@ -2,14 +2,13 @@
 
 * Values without elements are constants of no consequence: reductions over nothing become the
   identity, updates by nothing the operand, joins with nothing the rest.
-* Every DOT is [B,M,K] x [B,K,N] (dot_layout.py).
-* A large fold into few results becomes two: partial results that threads share out, then their
-  fold. The number of parts depends on the shape only, so results do not depend on the machine.
+* Every DOT is [B,M,K] x [B,K,N] (dot_layout.py) and real.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,12 +16,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const, toposort, tuple_of
-from tinyjax.lowering import costs
 from tinyjax.lowering.dot_layout import canonical_dot
-
-FEW_RESULTS = 32
-MOST_PARTS = 64
-
 
 def prepare(body: UOp) -> UOp:
     """The normal form of a flat body; kept on the body."""
@@ -42,12 +36,14 @@ def _prepare_node(n: UOp) -> UOp:
     if op is Op.DOT:
         if 0 in n.src[0].aval.shape or 0 in n.src[1].aval.shape:
             return _full(n.aval, 0)
+        if dtypes.is_complex(n.aval.dtype):
+            return _complex_dot(n)
         return canonical_dot(n.src[0], n.src[1], n.arg)
     if op is Op.REDUCE:
         x = n.src[0]
         if not x.aval.size:
             return _full(n.aval, identity_of(n.arg[0], n.aval.dtype))
-        return _split_fold(n)
+        return n
     if not isinstance(n.aval, Aval) or not n.src:
         return n
     if op is Op.PAD and not n.src[0].aval.size:
@@ -59,6 +55,26 @@ def _prepare_node(n: UOp) -> UOp:
         kept = tuple(s for s in n.src if s.aval.size)
         return UOp(Op.CONCAT, kept, n.arg) if len(kept) > 1 else (kept or n.src)[0]
     return n
+
+
+def _complex_dot(n: UOp) -> UOp:
+    """(a+ib)(c+id) as real contractions; an operand that is real has no second part."""
+    real = dtypes.real_dtype(n.aval.dtype)
+    info = replace(n.arg, dtype=None)
+
+    def parts(x: UOp) -> list[UOp]:
+        split = dtypes.is_complex(x.aval.dtype)
+        found = [UOp(Op.REAL, (x,)), UOp(Op.IMAG, (x,))] if split else [x]
+        return [p if p.aval.dtype == real else UOp(Op.CAST, (p,), (real, False)) for p in found]
+
+    a, c = parts(n.src[0]), parts(n.src[1])
+    products = [[canonical_dot(x, y, info) for y in c] for x in a]
+    if len(a) == len(c) == 2:
+        re = UOp(Op.SUB, (products[0][0], products[1][1]))
+        im = UOp(Op.ADD, (products[0][1], products[1][0]))
+    else:
+        re, im = [p for row in products for p in row]
+    return UOp(Op.COMPLEX, (re, im))
 
 
 def _full(of: Aval, value: object) -> UOp:
@@ -80,22 +96,3 @@ def identity_of(kind: str, dtype: object) -> object:
         info = dtypes.iinfo(dtype)
         return int(info.min if kind == "max" else info.max)
     return -math.inf if kind == "max" else math.inf
-
-
-def _split_fold(n: UOp) -> UOp:
-    """fold(x) -> fold over parts of (fold within each part)"""
-    x = n.src[0]
-    kind, axes = n.arg
-    shape = x.aval.shape
-    if n.aval.size > FEW_RESULTS or x.aval.size < costs.PARTIAL_FOLD:
-        return n
-    axis = max(axes, key=lambda a: (shape[a], -a))
-    parts = next((p for p in range(MOST_PARTS, 7, -1) if shape[axis] % p == 0), 0)
-    if parts == 0 or parts == shape[axis] and len(axes) == 1:
-        return n
-    split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
-    wide = UOp(Op.RESHAPE, (x,), split)
-    inner = tuple(sorted((*(a if a < axis else a + 1 for a in axes if a != axis), axis + 1)))
-    partial = UOp(Op.REDUCE, (wide,), (kind, inner))
-    place = axis - sum(a < axis for a in axes)
-    return UOp(Op.REDUCE, (partial,), (kind, (place,)))

@@ -64,6 +64,33 @@ def rangeify(body: UOp) -> UOp:
     return sink
 
 
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """The epilogue of a DOT group: stores over (batch, row, column) of a finished product.
+
+    `product` stands for the value of the accumulator: a LOAD from the slot behind all others, which
+    only the interpreter has. `ranges` has None where the extent is 1.
+    """
+
+    sink: UOp
+    product: UOp
+    ranges: tuple[UOp | None, UOp | None, UOp | None]
+
+
+def contraction_of(body: UOp, accumulate: Any) -> Contraction:
+    """Rangeify the part of a DOT group's body that follows the DOT; kept on the body."""
+    found: Contraction | None = body.derived.get("contraction")
+    if found is None:
+        found = body.derived["contraction"] = _Kernel(body).contraction(accumulate)
+    return found
+
+
+def core_dot(body: UOp) -> UOp:
+    """The DOT of a contraction group's body."""
+    (dot,) = (n for n in toposort(body.src) if n.op is Op.DOT)
+    return dot
+
+
 def is_update(body: UOp) -> bool:
     """Whether the kernel of this body changes its first input in place."""
     return body.src[0].op in (Op.SCATTER, Op.DYNAMIC_UPDATE)
@@ -124,6 +151,7 @@ class _Kernel:
         self.folds: dict[Any, _Loops] = {}
         self.levels = fold_levels(body)
         self.update = is_update(body)
+        self.products: dict[tuple[UOp, Index], UOp] = {}  # DOTs whose value is computed elsewhere
 
     def nest(self, sizes: Sequence[int], kind: str) -> _Loops:
         """Fresh loops of these sizes; a loop of one iteration is the constant index 0."""
@@ -163,6 +191,47 @@ class _Kernel:
             value = self.value(out, idx, None)
             stores.append(self.store(slot, out.aval, idx, value, [n for i in lead for n, _ in i[1]]))
         return stores
+
+    def contraction(self, accumulate: Any) -> Contraction:
+        """Stores of the outputs at each element of the DOT they are computed from."""
+        dot = core_dot(self.body)
+        shape = dot.aval.shape
+        loops = self.nest(shape, "loop")
+        slots = len(self.body.src) + 1 + max(n.arg[0] for n in self.levels if n.op is Op.PARAM)
+        place = self.index(param(slots, aval(shape, accumulate)), loops.index, None)
+        product = UOp(Op.LOAD, (place,))
+        rounded = product
+        if accumulate != dot.aval.dtype:
+            rounded = UOp(Op.CAST, (product,), (dot.aval.dtype, False))
+        self.products[dot, loops.index] = rounded
+        flat = self.space.ravel(loops.index, shape)
+        stores = []
+        moved = self.moved_to(self.body.src[0], dot, loops.index)
+        if moved is not None:
+            stores.append(self.store(0, self.body.src[0].aval, moved, rounded, loops.nodes))
+        for slot, out in enumerate(self.body.src if moved is None else ()):
+            idx = self.space.unravel(flat, out.aval.shape)
+            value = self.value(out, idx, None)
+            stores.append(self.store(slot, out.aval, idx, value, loops.nodes))
+        at = tuple(i[1][0][0] if i[1] else None for i in loops.index)
+        return Contraction(UOp(Op.SINK, tuple(stores)), product, at)  # type: ignore[arg-type]
+
+    def moved_to(self, out: UOp, node: UOp, idx: Index) -> Index | None:
+        """Where an element of `node` is in `out`, if only movement lies between, a PERMUTE at least."""
+        chain = []
+        while out is not node:
+            if out.op not in (Op.RESHAPE, Op.PERMUTE):
+                return None
+            chain.append(out)
+            out = out.src[0]
+        if all(n.op is Op.RESHAPE for n in chain):
+            return None
+        for n in reversed(chain):
+            if n.op is Op.PERMUTE:
+                idx = tuple(idx[axis] for axis in n.arg)
+            else:
+                idx = self.space.unravel(self.space.ravel(idx, n.src[0].aval.shape), n.aval.shape)
+        return idx
 
     def store(
         self,
@@ -372,6 +441,9 @@ class _Kernel:
 
     def dot(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
         """A contraction as a sum of products (tiny ones; the others have their own nest)."""
+        if (node, idx) in self.products:
+            return self.products[node, idx]
+        assert not self.products, "an epilogue reads its product at another element"
         x, y = node.src
         (cx, cy), (bx, by) = node.arg.contract, node.arg.batch
         loops = self.fold_loops(node, idx, [x.aval.shape[a] for a in cx])

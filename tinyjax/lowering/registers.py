@@ -46,18 +46,14 @@ def is_narrow(dtype: Any) -> bool:
 
 
 def register_type(dtype: Any) -> Type:
-    """Type of `Register.value`: of the element, of one part of a complex, of a narrow float's bits."""
+    """Type of `Register.value`: an element, one part of a complex, the bits of a narrow float."""
     found = _REGISTER_TYPES.get(dtype)
     if found is None:
         if dtypes.is_complex(dtype):
             found = F32 if dtype.itemsize == 8 else F64
         else:
             found = WORDS[dtype.itemsize * 8]
-        _REGISTER_TYPES_EXTRA[dtype] = found
     return found
-
-
-_REGISTER_TYPES_EXTRA: dict[Any, Type] = {}
 
 
 class Register:
@@ -65,8 +61,13 @@ class Register:
 
     __slots__ = ("dtype", "other", "value")
 
+    dtype: Any
+    value: Value
+    other: Value | None
+
     def __init__(self, dtype: Any, value: Value | None, other: Value | None = None) -> None:
-        self.dtype, self.value, self.other = dtype, value, other
+        # None for narrow floats only, and those are read through `Elementwise.raw` and `wide`.
+        self.dtype, self.value, self.other = dtype, value, other  # type: ignore[assignment]
 
     @property
     def parts(self) -> tuple[Value, ...]:

@@ -23,6 +23,7 @@ All numbers are named below. The list of actions is printable and is all that em
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tinyjax.core import dtypes
@@ -93,7 +94,7 @@ class Schedule:
     cycles: float = 0.0
 
 
-# --- ranges --------------------------------------------------------------------------------------------
+# --- ranges --------------------------------------------------------------------------------------
 
 
 def _affine_roots(order: list[UOp]) -> list[UOp]:
@@ -125,7 +126,9 @@ def merge_ranges(sink: UOp) -> UOp:
     # The coefficient vector of each range, and the sets of ranges closed together.
     size = {r: extent(r) for r in live}
     coefficients = {r: tuple(f.get(r, 0) for f in forms) for r in live}
-    closed = [tuple(r for r in ranges_of(n) if r in size) for n in order if n.op in (Op.END, Op.FOLD)]
+    closed = [
+        tuple(r for r in ranges_of(n) if r in size) for n in order if n.op in (Op.END, Op.FOLD)
+    ]
     member = {r: tuple(i for i, c in enumerate(closed) if r in c) for r in live}
     changed = True
     while changed:
@@ -200,7 +203,7 @@ def _fold_index(node: UOp, src: tuple[UOp, ...]) -> UOp:
     return b if a is one else a if b is one else UOp(node.op, src)
 
 
-# --- cost ------------------------------------------------------------------------------------------------
+# --- cost ----------------------------------------------------------------------------------------
 
 
 class Costs:
@@ -278,7 +281,7 @@ def stride(nest: Nest, index: UOp, bit: int) -> int | None:
     return found
 
 
-# --- decisions -------------------------------------------------------------------------------------------
+# --- decisions -----------------------------------------------------------------------------------
 
 
 def hot_itemsize(nest: Nest) -> int:
@@ -335,7 +338,7 @@ def _weight(lines: list[Line]) -> float:
     return total
 
 
-def _unroll(made: Schedule, lines: list[Line]) -> None:
+def _unroll(made: Schedule, lines: Sequence[Line]) -> None:
     """Several vectors (or scalars) per step where accumulators or columns profit."""
     for line in lines:
         if not isinstance(line, Loop):
@@ -399,7 +402,7 @@ def _additive(loop: Loop) -> bool:
 
 
 def _largest(count: int, most: int) -> int:
-    """Number of copies up to `most`: a divisor of the count if a good one exists, else a power of 2."""
+    """Number of copies up to `most`: a good divisor of the count, else a power of two."""
     if count <= most:
         return max(1, count)
     for n in range(most, most // 2, -1):
@@ -464,4 +467,6 @@ def _split_tasks(made: Schedule) -> None:
     made.task_loops, made.block = loops, block
     made.tasks = TaskSplit(units, max(1, -(-units // wanted)))
     names = ", ".join(f"r{x.range.arg[0]}" for x in loops)
-    made.actions.append(f"tasks({names}; block {block}, {units} units, {made.tasks.chunk} per task)")
+    made.actions.append(
+        f"tasks({names}; block {block}, {units} units, {made.tasks.chunk} per task)"
+    )

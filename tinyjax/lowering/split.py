@@ -93,9 +93,7 @@ def split_folds(sink: UOp, chunks: int, slots: int | None = None) -> Split | Non
             value = part if len(of) == 1 else get(part, k)
             where = UOp(Op.INDEX, (buffer, _position(chunk, outer)))
             ends.append(UOp(Op.END, (UOp(Op.STORE, (where, value)), chunk, *outer)))
-        loads = tuple(
-            UOp(Op.LOAD, (UOp(Op.INDEX, (b, _position(again, outer))),)) for b in buffers
-        )
+        loads = tuple(UOp(Op.LOAD, (UOp(Op.INDEX, (b, _position(again, outer))),)) for b in buffers)
         total = UOp(Op.FOLD, (*loads, again), f.arg)
         if rest:
             last = UOp(Op.RANGE, (const(rest, INT64),), (number + 3, "reduce"))

@@ -126,9 +126,9 @@ class Format:
     """The layout of a float dtype, with the integer dtypes of its size."""
 
     bits: int
-    float: np.dtype
-    int: np.dtype
-    uint: np.dtype
+    float_dtype: np.dtype
+    int_dtype: np.dtype
+    uint_dtype: np.dtype
     mantissa: int  # explicit bits
     bias: int
 
@@ -278,12 +278,12 @@ class Num:
     @property
     def int_bits(self) -> Num:
         """The bits of a float as a signed integer."""
-        return self.bitcast(self.format.int)
+        return self.bitcast(self.format.int_dtype)
 
     @property
     def uint_bits(self) -> Num:
         """The bits of a float as an unsigned integer."""
-        return self.bitcast(self.format.uint)
+        return self.bitcast(self.format.uint_dtype)
 
 
 def fma(a: Num, b: Num | Scalar, c: Num | Scalar) -> Num:

@@ -103,12 +103,8 @@ DIGAMMA_ROOT: Table = {  # the positive zero of digamma
 }
 
 INV_PI: Table = {  # 1/pi
-    32: (
-        0.31830987334251404,
-    ),
-    64: (
-        0.3183098861837907,
-    ),
+    32: (0.31830987334251404,),
+    64: (0.3183098861837907,),
 }
 
 # exp(r) = 1 + r + r**2 * P(r), |r| <= ln(2)/2; -28.1, -57.8
@@ -879,6 +875,6 @@ INV_PI_FRACTION = int(
     "517cc1b727220a94fe13abe8fa9a6ee06db14acc9e21c820ff28b1d5ef5de2b0db92371d2126"
     "e9700324977504e8c90e7f0ef58e5894d39f74411afa975da24274ce38135a2fbf209cc8eb1c"
     "c1a99cfa4e422fc5defc941d8ffc4bffef02cc07f79788c5ad05368fb69b3f6793e584dba7a3"
-    "1fb34f2ff516ba93dd63f5f2f8bd9e839cfbc529497535fdafd88fc6ae842b0198237e3db5d5"
-    , 16
+    "1fb34f2ff516ba93dd63f5f2f8bd9e839cfbc529497535fdafd88fc6ae842b0198237e3db5d5",
+    16,
 )

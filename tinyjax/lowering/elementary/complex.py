@@ -66,7 +66,10 @@ def swap(z: Complex) -> Complex:
 
 # Modulus, division, square root.
 
-RESCALE = {32: (2.0**-50, 2.0**90, 2.0**62, 2.0**-64), 64: (2.0**-450, 2.0**600, 2.0**510, 2.0**-512)}
+RESCALE = {
+    32: (2.0**-50, 2.0**90, 2.0**62, 2.0**-64),
+    64: (2.0**-450, 2.0**600, 2.0**510, 2.0**-512),
+}
 """Below the first, scale by the second; above the third, by the fourth: squares are then safe."""
 
 
@@ -272,7 +275,7 @@ TANH_BIG = {32: 10.0, 64: 20.0}
 
 
 def tanh(z: Complex) -> Complex:
-    """Kahan: with t = tan(im), b = 1 + t**2, s = sinh(re): (b s sqrt(1 + s**2) + i t)/(1 + b s**2)."""
+    """Kahan: (b s sqrt(1 + s**2) + i t)/(1 + b s**2), t = tan(im), b = 1 + t**2, s = sinh(re)."""
     x, y = z
     limit = TANH_BIG[x.format.bits]
     big = limit <= abs(x)
@@ -350,7 +353,7 @@ def roots(z: Complex) -> tuple[Complex, Complex]:
 
 
 def unit_signs(z: Complex) -> tuple[Num, Num, Num]:
-    """Whether a part is infinite, and the direction: +-1 for infinite parts, +-0 for finite ones."""
+    """Whether a part is infinite; the direction: +-1 for infinite parts, +-0 for finite ones."""
     infinite = is_infinite(z.re) | is_infinite(z.im)
 
     def unit(x: Num) -> Num:

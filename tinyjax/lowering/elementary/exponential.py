@@ -160,7 +160,7 @@ def sinh_cosh_parts(a: Num, t: Num, shift: float) -> tuple[Num, Num, Num, Num]:
 
 
 def sinh(x: Num) -> Num:
-    """sinh(n ln 2) cosh(r) + cosh(n ln 2) sinh(r), n = 0 below 0.6: no cancellation, no division."""
+    """sinh(n ln 2) cosh(r) + cosh(n ln 2) sinh(r) with n = 0 below 0.6: nothing cancels."""
     form = x.format
     shift = centre(form) - 2
     magnitude = abs(x)

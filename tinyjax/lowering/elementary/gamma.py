@@ -48,8 +48,8 @@ def lgamma(x: Num) -> Num:
 def digamma(x: Num) -> Num:
     """The derivative of lgamma; NaN at 0, -1, -2, ... and at -inf.
 
-    A polynomial around the zero on [1, 2], the asymptotic series from 3 on, one step of
-    digamma(x + 1) = digamma(x) + 1/x between and below; digamma(-a) = digamma(1 + a) + pi cot(pi a).
+    A polynomial around the zero on [1, 2], the asymptotic series from 3 on, between and below one
+    step of digamma(x + 1) = digamma(x) + 1/x; digamma(-a) = digamma(1 + a) + pi cot(pi a).
     """
     bits = x.format.bits
     a = abs(x)

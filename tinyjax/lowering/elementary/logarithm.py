@@ -27,12 +27,12 @@ from tinyjax.lowering.elementary.builder import (
 
 def root_half(form: Format) -> int:
     """The bits of sqrt(1/2)."""
-    unsigned = np.array(math.sqrt(0.5), form.float).view(form.uint)
+    unsigned = np.array(math.sqrt(0.5), form.float_dtype).view(form.uint_dtype)
     return int(unsigned)
 
 
 def exponent_of(x: Num) -> tuple[Num, Num]:
-    """For a positive normal x: e as an integer and the bits of x * 2**-e in [sqrt(1/2), sqrt(2))."""
+    """For a positive normal x: e (integer) and the bits of x * 2**-e in [sqrt(1/2), sqrt(2))."""
     form = x.format
     e = (x.int_bits - root_half(form)) >> form.mantissa
     return e, x.int_bits - (e << form.mantissa)
@@ -41,8 +41,8 @@ def exponent_of(x: Num) -> tuple[Num, Num]:
 def as_float(e: Num, form: Format, offset: Num | float = 0.0) -> Num:
     """A small integer as a float, minus an offset: added to the bits of `magic`, which sits above
     the integers; a conversion from int64 does not exist on many targets."""
-    magic = int(np.array(form.magic, form.float).view(form.uint))
-    raised = (e + magic).bitcast(form.float)
+    magic = int(np.array(form.magic, form.float_dtype).view(form.uint_dtype))
+    raised = (e + magic).bitcast(form.float_dtype)
     return raised - (form.magic + offset)
 
 
@@ -54,8 +54,8 @@ def split_exponent(x: Num) -> tuple[Num, Num]:
     normal = where(small, x * 2.0**raise_by, x)
     e, bits = exponent_of(normal)
     offset = where(small, x.const(form.magic + raise_by), form.magic)
-    magic = int(np.array(form.magic, form.float).view(form.uint))
-    return (e + magic).bitcast(form.float) - offset, bits.bitcast(form.float) - 1.0
+    magic = int(np.array(form.magic, form.float_dtype).view(form.uint_dtype))
+    return (e + magic).bitcast(form.float_dtype) - offset, bits.bitcast(form.float_dtype) - 1.0
 
 
 def log1p_tail(f: Num) -> Num:
@@ -97,8 +97,8 @@ def log1p_sum(hi: Num, lo: Num | None = None, extra: Num | None = None) -> Num:
     """
     form = hi.format
     e, _ = exponent_of(hi + 1.0)
-    one = int(np.array(1.0, form.float).view(form.uint))
-    scale = (one - (e << form.mantissa)).bitcast(form.float)
+    one = int(np.array(1.0, form.float_dtype).view(form.uint_dtype))
+    scale = (one - (e << form.mantissa)).bitcast(form.float_dtype)
     f = fma(hi, scale, scale - 1.0)
     if lo is not None:
         f = fma(lo, scale, f)

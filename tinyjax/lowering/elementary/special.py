@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from tinyjax.lowering.elementary import coefficients as table
 from tinyjax.lowering.elementary.builder import (
     Num,
-    at_least,
     at_most,
     fast_two_sum,
     fma,
@@ -19,8 +18,7 @@ from tinyjax.lowering.elementary.builder import (
     with_sign,
 )
 from tinyjax.lowering.elementary.exponential import SPARE, centre, power_of_two, reduce_ln2
-from tinyjax.lowering.elementary.logarithm import join, log, log1p_tail, split_exponent
-from tinyjax.lowering.elementary.trigonometric import sin_reduced
+from tinyjax.lowering.elementary.logarithm import join, log1p_tail, split_exponent
 
 ERF_HIGH = {32: 4.0, 64: 6.0}
 """Above, erf(x) rounds to 1."""
@@ -31,7 +29,7 @@ ERFCX_CENTRE = {32: 2.0, 64: 4.0}
 
 
 def erf(x: Num) -> Num:
-    """x + x*P(x**2) below 1, then 1 - exp(P(a)): there the error of exp is damped by erfc < 0.16."""
+    """x + x*P(x**2) below 1, then 1 - exp(P(a)): erfc < 0.16 damps the error of exp there."""
     form = x.format
     a = abs(x)
     z = a * a
@@ -66,9 +64,15 @@ def erfc(x: Num) -> Num:
     c_lo = (fma(-c, d_lo, fma(-c, d, p)) + (p_lo + head_lo)) * inverse
     square = b * b
     spare = SPARE[form.bits]
-    t, r = reduce_ln2(-square, centre(form) + spare)
-    r = r - fma(b, b, -square)
+    hi, lo, _ = table.LN2[form.bits]
+    shift = centre(form) + spare
+    t = fma(square, -table.LOG2E[form.bits][0], shift)
+    n = t - shift
+    r = fma(n, -hi, -square)  # exact; what it lacks is a factor 1 - rest
+    rest = fma(n, lo, fma(b, b, -square))
     q = fma(r * r, horner(r, table.EXP[form.bits]), r)
+    c_lo = fma(-rest, c, c_lo)
+    c_lo = fma(c_lo, q, c_lo)
     right = (c + fma(c, q, c_lo)) * power_of_two(t) * 2.0**-spare
     return where(a < 0.75, small, where(x < 0, 2.0 - right, right))
 

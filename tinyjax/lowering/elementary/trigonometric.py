@@ -1,10 +1,11 @@
 """SIN COS TAN and ASIN ACOS ATAN ATAN2.
 
-Reduction of |x| < 2**16 (2**30 in float64): r = |x| - n*pi with pi in three floats (Cody and Waite);
-the first fma is exact, since its result is a multiple of the last bit of n*pi_1 and less than 2.
-One interval of length pi and one polynomial serve sine and cosine, cheaper than two polynomials on
-pi/4. Larger arguments take `rare` integer code after Payne and Hanek (1983): the window of the bits
-of 1/pi that matters is chosen by a barrel shifter over constants, so there is no table to load, and
+Reduction of |x| < 2**16 (2**30 in float64): r = |x| - n*pi with pi in three floats (Cody and
+Waite); the first fma is exact, since its result is a multiple of the last bit of n*pi_1 and less
+than 2. One interval of length pi and one polynomial serve sine and cosine, cheaper than two
+polynomials on pi/4. Larger arguments take `rare` integer code after Payne and Hanek (1983): the
+window of the bits of 1/pi that matters is chosen by a barrel shifter over constants, so there is no
+table to load, and
 the result is right up to the largest float.
 """
 
@@ -119,12 +120,12 @@ def turns64(a: Num, halves: int, offset: int) -> tuple[Num, Num, Num, Num]:
 
 
 def turns(a: Num, halves: int, offset: int) -> tuple[Num, Num, Num]:
-    """a * halves/pi + offset/2 = n + f with |f| <= 1/2: parity of n (an integer) and f in two parts.
+    """a * halves/pi + offset/2 = n + f, |f| <= 1/2: parity of n (an integer) and f in two parts.
 
     a is at least FAST_LIMIT; for infinities f is NaN. Exact up to about 2**-70 (2**-138).
     """
     odd, negative, hi, lo = (turns32 if a.format.bits == 32 else turns64)(a, halves, offset)
-    sign = negative.cast(a.format.uint) << (a.format.bits - 1)
+    sign = negative.cast(a.format.uint_dtype) << (a.format.bits - 1)
     nan = a - a
     return odd, with_sign(hi, sign) + nan, with_sign(lo, sign)
 
@@ -272,6 +273,6 @@ def atan2(y: Num, x: Num) -> Num:
     left = x.int_bits < 0
     base = where(steep, half_pi[0], where(left, x.const(pi[0]), 0.0))
     base_lo = where(steep, half_pi[1], where(left, x.const(pi[1]), 0.0))
-    flip = (steep ^ left).cast(form.uint) << (form.bits - 1)
+    flip = (steep ^ left).cast(form.uint_dtype) << (form.bits - 1)
     angle = base + (with_sign(q, flip) + (with_sign(tail, flip) + base_lo))
     return with_sign(angle, sign_of(y))
