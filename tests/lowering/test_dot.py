@@ -23,6 +23,7 @@ from tinyjax.lowering.dot import (
     Param,
     choose_schedule,
     dot_params,
+    dot_target,
     gemm_kernels,
     kernel_key,
     strided,
@@ -36,14 +37,20 @@ Array = np.ndarray[Any, Any]
 D = DOT_PARAMS
 WORKSPACE_SLOT = 6  # slots 0..5 are the caller's
 
-# What other machines get; those that this machine cannot run are left out.
+# What other machines get, and this one with all it has; what this one cannot run is left out.
 LEVELS = {
-    64: (DotTarget(64, 32, True), "x86-64-v4"),
-    32: (DotTarget(32, 16, True), "x86-64-v3"),
-    16: (DotTarget(16, 16, False, False), "x86-64"),
+    "host": (dot_target(host()), None),
+    "v4": (DotTarget(64, 32, True), "x86-64-v4"),
+    "v3": (DotTarget(32, 16, True, int16_dot="madd"), "x86-64-v3"),
+    "v1": (DotTarget(16, 16, False, False, int16_dot="madd"), "x86-64"),
 }
-RUNNABLE = [size for size in LEVELS if size <= host().vector_bytes]
-TARGET = LEVELS[RUNNABLE[0]][0]
+ON_X86 = "x86_64" in host().triple
+RUNNABLE = [
+    name
+    for name, (target, _) in LEVELS.items()
+    if name == "host" or (ON_X86 and target.vector_bytes <= host().vector_bytes)
+]
+TARGET = LEVELS["host"][0]
 
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -56,6 +63,7 @@ DTYPES = {
     np.dtype(ml_dtypes.float8_e4m3fn): (np.float32, 2e-6),
     np.dtype(np.int8): (np.int32, 0),
     np.dtype(np.uint8): (np.int32, 0),
+    np.dtype(np.int16): (np.int32, 0),
     np.dtype(np.int64): (np.int64, 0),
 }
 
@@ -136,7 +144,7 @@ def assert_near(got: Array, want: Array, tolerance: float) -> None:
 
 
 def check(
-    dtype: Any, batch: int, m: int, n: int, k: int, ta: bool, tb: bool, level: int,
+    dtype: Any, batch: int, m: int, n: int, k: int, ta: bool, tb: bool, level: str,
     schedule: DotSchedule | None = None, out_dtype: Any = None, tolerance: float | None = None,
 ) -> list[Any]:  # fmt: skip
     """Compile, run whole and in chunks of one task, compare; returns the steps."""
@@ -174,7 +182,7 @@ DEPTHS = st.one_of(st.integers(0, 20), st.sampled_from([63, 64, 100, 513, 1040])
     st.booleans(), st.booleans(), st.sampled_from(RUNNABLE),
 )  # fmt: skip
 def test_any_shape_layout_and_dtype_equals_numpy_whole_or_in_chunks(
-    dtype: Any, batch: int, m: int, n: int, k: int, ta: bool, tb: bool, level: int
+    dtype: Any, batch: int, m: int, n: int, k: int, ta: bool, tb: bool, level: str
 ) -> None:
     check(dtype, batch, m, n, k, ta, tb, level)
 
@@ -183,16 +191,33 @@ def test_any_shape_layout_and_dtype_equals_numpy_whole_or_in_chunks(
 @pytest.mark.parametrize("pack_a", ["none", "task", "step"])
 @pytest.mark.parametrize("pack_b", ["none", "task", "step"])
 def test_every_packing_works_with_blocks_of_k_and_edges_on_all_sides(
-    level: int, pack_a: Any, pack_b: Any
+    level: str, pack_a: Any, pack_b: Any
 ) -> None:
     target = LEVELS[level][0]
     lanes = target.lanes(np.dtype(np.float32))
     schedule = DotSchedule(
         "outer", False, lanes, 6, 2 * lanes, 2, "narrow", 1, pack_a, pack_b, 12, 2 * lanes, 16
     )
-    ta = (pack_a == "step") != (level == 32)  # both layouts of both operands are met
+    ta = (pack_a == "step") != (level == "v3")  # both layouts of both operands are met
     steps = check(np.dtype(np.float32), 2, 23, 5 * lanes + 3, 41, ta, not ta, level, schedule)
     assert len(steps) == 1 + (pack_a == "step") + (pack_b == "step")
+
+
+@pytest.mark.parametrize("level", RUNNABLE)
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.int8, np.uint8, np.int16], ids=str)
+def test_groups_of_products_are_added_by_one_instruction_where_there_is_one(
+    level: str, dtype: Any
+) -> None:
+    """K is no multiple of a group, of a vector or of a block; bytes of both signs take a bias."""
+    for ta, tb in ((False, False), (True, True)):
+        steps = check(np.dtype(dtype), 2, 23, 70, 4099, ta, tb, level)
+        target, text = LEVELS[level][0], "".join(step.ir_text for step in steps)
+        if dtype is BFLOAT16:
+            assert ("dpbf16ps" in text) == target.bf16_dot
+        elif np.dtype(dtype) == np.int8 and target.int8_dot:
+            assert "vpdpbusd" in text
+        elif target.int16_dot:
+            assert ("vpdpwssd" if target.int16_dot == "vnni" else "pmadd") in text
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -203,7 +228,7 @@ def test_split_k_adds_the_parts_in_a_kernel_of_its_own(kind: Any, swap: bool) ->
     schedule = DotSchedule(
         kind, swap, lanes, 4, nr, 1, "narrow", 1, "none", "none", 4, nr, 0, split_k=64
     )
-    steps = check(np.dtype(np.float32), 2, 9, 7, 300, False, True, RUNNABLE[0], schedule)
+    steps = check(np.dtype(np.float32), 2, 9, 7, 300, False, True, "host", schedule)
     assert [step.name for step in steps] == ["dot", "dot_sum"]
     assert steps[0].tasks(dot_params(schedule, 2, 9, 7, 300)) % 5 == 0  # ceil(300 / 64) parts
 
@@ -227,7 +252,7 @@ def test_one_object_serves_every_shape_of_a_layout() -> None:
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 5, 3), (5, 0, 3), (0, 0, 0), (5, 6, 0)])
 def test_empty_dimensions_run_no_task_or_give_zeros(m: int, n: int, k: int) -> None:
-    steps = check(np.dtype(np.float32), 2, m, n, k, False, False, RUNNABLE[0])
+    steps = check(np.dtype(np.float32), 2, m, n, k, False, False, "host")
     if m * n == 0:
         a, b, out = operands(np.dtype(np.float32), False, False, np.float32)
         chosen = choose_schedule(TARGET, np.dtype(np.float32), a, b, out, batch=2, m=m, n=n, k=k)
@@ -289,7 +314,7 @@ def bias_relu(slot: int, bias: int, inline: bool) -> Epilogue:
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(13, 70, 33), (40, 35, 600), (3, 300, 50), (50, 2, 40)])
 def test_operand_expressions_and_epilogues_run_once_per_element(
-    level: int, inline: bool, m: int, n: int, k: int
+    level: str, inline: bool, m: int, n: int, k: int
 ) -> None:
     f32, batch = np.dtype(np.float32), 2
     target, cpu_name = LEVELS[level]
@@ -401,7 +426,7 @@ def test_parameters_may_lie_behind_a_slot_that_kernels_do_not_share() -> None:
 
 
 def test_narrow_results_are_rounded_once_and_keep_subnormals() -> None:
-    check(BFLOAT16, 1, 20, 40, 30, False, False, RUNNABLE[-1], out_dtype=BFLOAT16, tolerance=2**-8)
+    check(BFLOAT16, 1, 20, 40, 30, False, False, "host", out_dtype=BFLOAT16, tolerance=2**-8)
     f32, tiny = np.dtype(np.float32), np.float32(2.0**-130)
     a = strided(0, f32, row=1, col=1)
     b = strided(1, f32, row=Param(D), col=1)
@@ -451,7 +476,7 @@ def test_a_schedule_prints_as_a_list_that_reads_back() -> None:
     s = choose_schedule(DotTarget(), f32, a, b, out, batch=1, m=1024, n=1024, k=1024, threads=1)
     assert str(s) == (
         "kind=outer swap=False lanes=16 mr=6 nr=64 tail=2 edge=masked unroll=1"
-        " pack_a=none pack_b=step mc=96 nc=1024 kc=512 split_k=0"
+        " pack_a=none pack_b=step mc=96 nc=1024 kc=512 split_k=0 group=1"
     )
     assert DotSchedule.parse(str(s)) == s
 
@@ -477,7 +502,7 @@ def test_transposing_registers_is_a_transposition() -> None:
     from tinyjax.lowering.irtext import I64, PTR, type_of, vec
 
     for dtype in (np.float32, np.int32, np.float64, np.int64):
-        lanes = RUNNABLE[0] // np.dtype(dtype).itemsize
+        lanes = TARGET.vector_bytes // np.dtype(dtype).itemsize
         module, element = Module(), type_of(np.dtype(dtype))
         b = module.function("t", [("x", PTR), ("y", PTR), ("lo", I64), ("hi", I64)])
         x, y = b.args[:2]

@@ -15,7 +15,7 @@ from tinyjax.lowering.fusion import FusionPlan, base, class_of, plan_fusion
 from tinyjax.lowering.inline import inline
 from tinyjax.lowering.prepare import prepare
 
-X = arg(0, (64, 32))
+X, Y = arg(0, (64, 32)), arg(1, (64, 32))
 
 
 def fuse(*outputs: UOp) -> FusionPlan:
@@ -58,6 +58,33 @@ def test_a_mean_over_everything_does_not_serialise_what_reads_it():
 
 def test_a_small_mean_over_everything_saves_a_launch():
     assert len(fuse(B.sub(X, B.full(X.shape, B.sum_(X, [0, 1])))).groups) == 1
+
+
+def test_siblings_over_one_input_are_one_kernel():
+    plan = fuse(B.sin(X), B.mul(X, scalar(2)))
+    assert shape_of(plan) == [("loop", ["SIN", "MUL"])]
+    plan = fuse(B.sum_(B.mul(X, Y), [0]), B.sum_(X, [0]))
+    assert shape_of(plan) == [("loop", ["REDUCE", "REDUCE"])]
+
+
+def test_siblings_with_other_loops_stay_apart():
+    assert len(fuse(B.sum_(X, [0]), B.sum_(X, [1])).groups) == 2
+    assert len(fuse(B.sum_(X, [0]), B.exp(X)).groups) == 2
+
+
+def test_siblings_that_depend_on_each_other_stay_apart():
+    running = B.prefix("add", B.sin(X), 0)
+    plan = fuse(B.cos(X), B.add(X, B.sin(running)))
+    assert len(plan.groups) == 2  # cos joins neither side of a cycle
+    before = B.exp(X)
+    after = B.mul(X, B.prefix("add", before, 0))
+    assert len(fuse(before, after).groups) == 3
+
+
+def test_a_transposed_product_is_the_product_of_the_other_order():
+    grad = B.permute(B.dot(arg(0, (64, 48)), X, ((0,), (0,))), (1, 0))
+    plan = fuse(B.sub(arg(2, (32, 48)), B.mul(grad, scalar(0.1))))
+    assert shape_of(plan) == [("contraction", ["SUB"])]
 
 
 def test_the_elementwise_tail_of_a_contraction_is_its_epilogue():

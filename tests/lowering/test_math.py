@@ -43,7 +43,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "ATAN": (1.2, 1.2),
     "ATAN2": (1.5, 1.5),
     "ERF": (1.1, 1.0),
-    "ERFC": (1.95, 1.85),
+    "ERFC": (1.6, 1.65),
     "ERFINV": (1.8, 1.9),
     "POW": (0.95, 0.9),
     "CBRT": (0.51, 0.51),

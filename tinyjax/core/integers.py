@@ -312,9 +312,9 @@ class Algebra:
         """Bounds from those of the atoms; atoms not met yet are not walked into (they may be above)."""
         low = high = form[0]
         for atom, c in form[1]:
-            fact = self._seen(atom) or PLAIN.fact(atom)
-            assert fact.bounds is not None
-            ends = [c * b for b in fact.bounds]
+            fact = self._seen(atom)
+            span = fact.bounds if fact is not None else None
+            ends = [c * b for b in span or PLAIN.bounds(atom)]
             low, high = low + min(ends), high + max(ends)
         return low, high
 

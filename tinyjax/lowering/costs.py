@@ -44,6 +44,9 @@ MAX_BUFFERS = 24
 MAX_NODES = 512
 """Nodes of one group: bounds the compile time of a kernel."""
 
+MAX_MERGED = 160
+"""Nodes of two groups that are joined because they run the same loops."""
+
 MAX_EPILOGUE = 48
 """Nodes of an elementwise group that may be emitted inside a DOT's tile."""
 

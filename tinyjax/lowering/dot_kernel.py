@@ -7,7 +7,7 @@ The object code depends on dtypes, layouts and the schedule only: sizes and stri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from tinyjax.core import dtypes
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const_value, toposort
 from tinyjax.lowering.dot import (
-    DOT_PARAMS, DotSpec, DotTarget, Epilogue, Operand, Param, choose_schedule, dot_params, gemm_kernels,
-    strided, strided_store,
+    DOT_PARAMS, DotSpec, Epilogue, Operand, Param, choose_schedule, dot_params, dot_target,
+    gemm_kernels, strided, strided_store,
 )  # fmt: skip
 from tinyjax.lowering.dot_layout import View, view_of, view_source
 from tinyjax.lowering.dot_operands import slot_pointer
@@ -66,7 +66,6 @@ def operand_of(slot: int, dtype: Any, view: View, sizes: _Sizes) -> Operand:
     if view.batch.op is Op.MUL and view.batch.src[0] is view.over:
         stride = int(const_value(view.batch.src[1]))
         return strided(slot, dtype, row=row, col=col, batch=sizes.size(stride), offset=offset)
-    plain = strided(slot, dtype, row=row, col=col, batch=1, offset=offset)
     expression, over = view.batch, view.over
     nodes = toposort([expression])
     names = {n: f"v{i}" for i, n in enumerate(nodes)}
@@ -76,19 +75,13 @@ def operand_of(slot: int, dtype: Any, view: View, sizes: _Sizes) -> Operand:
         for n in nodes
     )
 
-    def open(b: IRBuilder, slots: Value, params: Value) -> Any:
-        inner = plain.open(b, slots, params)
+    def matrix(b: IRBuilder, batch: Value) -> Value:
+        return emit_index(b, nodes, over, batch)
 
-        def load(
-            b: IRBuilder, batch: Value, row: Value, col: Value, width: int, axis: Any,
-            mask: Value | None = None,
-        ) -> Value:  # fmt: skip
-            at = emit_index(b, nodes, over, batch)
-            return inner(b, at, row, col, width, axis, mask)
-
-        return load
-
-    return replace(plain, open=open, key=f"{plain.key}[{text}]", cheap=False)
+    return strided(
+        slot, dtype, row=row, col=col, batch=1, offset=offset, batch_at=matrix,
+        batch_key=f"[{text}]",
+    )  # fmt: skip
 
 
 def emit_index(b: IRBuilder, nodes: Sequence[UOp], over: UOp | None, batch: Value) -> Value:
@@ -187,7 +180,7 @@ class DotKernel(Kernel):
         else:
             out = epilogue_of(self.body, accumulate, target)
         workspace = self.slots()
-        facts = DotTarget(target.vector_bytes, target.registers, target.fma)
+        facts = dot_target(target)
         spec = DotSpec("k", accumulate, facts, workspace, params_slot=workspace + 3)
         schedule = choose_schedule(facts, accumulate, a, b, out, batch=batch, m=m, n=n, k=k)
         params = dot_params(schedule, batch, m, n, k) + tuple(sizes.values)

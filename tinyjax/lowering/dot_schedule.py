@@ -10,7 +10,6 @@ Source of the blocking: Goto and van de Geijn 2008; BLIS (Van Zee and van de Gei
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.lowering.dot_operands import Epilogue, Operand, transposed
+from tinyjax.lowering.target import Target
 
 Packing = Literal["none", "task", "step"]
 Kind = Literal["outer", "inner"]
@@ -47,18 +47,20 @@ class DotTarget:
         return self.vector_bytes // accumulate.itemsize
 
 
-def dot_target(features: Collection[str], architecture: str = "x86_64") -> DotTarget:
-    """The target by LLVM feature names that are on, e.g. {"avx512f", "fma"}."""
-    if architecture != "x86_64":
-        return DotTarget(vector_bytes=16, registers=32, fma=True)
-    half = "f16c" in features
-    if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(features):
-        vnni, bf16 = "avx512vnni" in features, "avx512bf16" in features
-        kind = "vnni" if vnni else "madd"
-        return DotTarget(64, 32, True, True, bf16_dot=bf16, int16_dot=kind, int8_dot=vnni)
-    if "avx2" in features and "fma" in features:
-        return DotTarget(32, 16, True, half, int16_dot="madd")
-    return DotTarget(16, 16, False, half, int16_dot="madd")
+def dot_target(target: Target) -> DotTarget:
+    """The facts about a target that matter here, with the dot instructions it has."""
+    on = {word[1:] for word in target.features.split(",") if word.startswith("+")}
+    x86, wide = "x86_64" in target.triple, target.vector_bytes == 64
+    vnni = wide and "avx512vnni" in on
+    return DotTarget(
+        target.vector_bytes,
+        target.registers,
+        target.fma,
+        target.half,
+        bf16_dot=wide and "avx512bf16" in on,
+        int16_dot="vnni" if vnni else "madd" if x86 else "",
+        int8_dot=vnni,
+    )
 
 
 @dataclass(frozen=True, slots=True)

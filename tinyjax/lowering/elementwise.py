@@ -390,8 +390,10 @@ class Elementwise:
                 return self._lexicographic(op, args[0], args[1])
         pairs = [(Register(part, a.value), Register(part, a.other)) for a in args]
         made = decompositions.decompose_complex(self.math, op, pairs)
-        real: Register = made[0]
-        return Register(dtype, real.value, made[1].value) if dtypes.is_complex(dtype) else real
+        first: Register = made[0]
+        if dtypes.is_complex(dtype):
+            return Register(dtype, first.value, made[1].value)
+        return first
 
     def _lexicographic(self, op: Op, x: Register, y: Register) -> Register:
         b = self.b

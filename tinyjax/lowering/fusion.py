@@ -50,6 +50,9 @@ ROUTINES = frozenset(
 )
 CONTROL = frozenset({Op.SCAN, Op.WHILE, Op.COND})
 
+MOST_SIBLINGS = 8
+"""Groups compared with each other around one value: bounds the work per node."""
+
 LOOP, CONTRACTION, PREFIX, UPDATE, ROUTINE = "loop", "contraction", "prefix", "update", "routine"
 
 
@@ -111,7 +114,7 @@ class Group:
     inputs: list[UOp] = field(default_factory=list)
     body: UOp | None = None
     nodes: int = 0
-    folds: bool = False
+    loops: frozenset[tuple[object, ...]] = frozenset()  # its folds: operand shape and what is folded
     late: bool = False  # recomputes behind REMAT: scheduled as late as possible
 
 
@@ -313,13 +316,79 @@ class _Planner:
         wanted = {s for s in node.src if s.op is not Op.CONST}
         return len((self.frontier[group] - {node}) | wanted) + len(g.outputs) < costs.MAX_BUFFERS
 
+    # --- siblings ------------------------------------------------------------------------------------
+
+    def merge_readers(self, node: UOp) -> None:
+        """Join groups that run the same loops over `node`, so that it is read once.
+
+        Same loops: only elementwise over equally many elements, or the same folds over the same
+        axes (the gradients of a bias and of a scale). Neither may come before the other.
+        """
+        kept: list[int] = []
+        for g in list(self.uses[node]):
+            group = self.groups[g]
+            if group.kind != LOOP or not self.uses[node][g].evals >= node.aval.size > 1:
+                continue
+            for other in kept:
+                if self.same_loops(group, self.groups[other]) and self.may_merge(g, other):
+                    self.merge(g, other)
+                    self.say(node, f"join {g} to {other}", "equal loops over it")
+                    break
+            else:
+                kept.append(g)
+                if len(kept) == MOST_SIBLINGS:
+                    return
+
+    def same_loops(self, a: Group, b: Group) -> bool:
+        sizes = {o.aval.size for o in (*a.outputs, *b.outputs)}
+        return len(sizes) == 1 and a.loops == b.loops
+
+    def may_merge(self, a: int, b: int) -> bool:
+        if self.after[a] >> b & 1 or self.after[b] >> a & 1:
+            return False
+        one, two = self.groups[a], self.groups[b]
+        buffers = len(self.frontier[a] | self.frontier[b]) + len(one.outputs) + len(two.outputs)
+        return buffers <= costs.MAX_BUFFERS and one.nodes + two.nodes <= costs.MAX_MERGED
+
+    def merge(self, a: int, b: int) -> None:
+        """Everything group `a` does is done by group `b`; number `a` stays unused."""
+        gone, kept = self.groups[a], self.groups[b]
+        for n in self.frontier[a]:
+            access = self.uses[n].pop(a)
+            self.reads(b, n, access)
+        for n in gone.outputs:
+            self.home[n] = b
+        kept.outputs += gone.outputs
+        kept.nodes += gone.nodes
+        kept.late = kept.late or gone.late
+        gone.outputs = []
+        self.frontier[a] = set()
+        bits = self.after[a] | self.after[b]
+        either = 1 << a | 1 << b
+        for g, after in enumerate(self.after):
+            if after & either:
+                self.after[g] |= bits | either
+        self.after[a] = self.after[b] = bits
+
+    def drop_merged(self) -> None:
+        """Renumber after the walk."""
+        numbers = {}
+        for g, group in enumerate(self.groups):
+            if group.outputs:
+                numbers[g] = len(numbers)
+        self.groups = [g for g in self.groups if g.outputs]
+        self.home = {n: numbers[g] for n, g in self.home.items()}
+
     # --- the walk ------------------------------------------------------------------------------------
 
     def run(self) -> None:
         for node in reversed(self.order):
-            if node.op is Op.PARAM or (node.op is Op.CONST and node not in self.must):
+            if node.op is Op.CONST and node not in self.must:
                 continue
-            self.place(node)
+            if len(self.uses[node]) > 1:
+                self.merge_readers(node)
+            if node.op is not Op.PARAM:
+                self.place(node)
 
     def place(self, node: UOp) -> None:
         kind = class_of(node)
@@ -365,7 +434,8 @@ class _Planner:
         """The group computes `node`: it reads the node's operands."""
         g = self.groups[group]
         g.nodes += 1
-        g.folds = g.folds or class_of(node) == "fold"
+        if class_of(node) == "fold" and node.op is not Op.GETTUPLE:
+            g.loops |= {(node.op, node.src[0].aval.shape, node.arg[1:], self.levels[node])}
         if node in self.late:
             g.late = True
         self.frontier[group].discard(node)
@@ -434,7 +504,7 @@ class _Planner:
         """Whether a group is elementwise over `size` elements and small."""
         g = self.groups[group]
         same = all(o.aval.size == size for o in g.outputs)
-        return g.kind == LOOP and same and not g.folds and g.nodes <= costs.MAX_EPILOGUE
+        return g.kind == LOOP and same and not g.loops and g.nodes <= costs.MAX_EPILOGUE
 
     def only_moved_by(self, node: UOp) -> int | None:
         """The group, if there is but one, that only permutes and reshapes `node`."""
@@ -601,6 +671,7 @@ def plan_fusion(body: UOp) -> FusionPlan:
     planner = _Planner(body)
     planner.run()
     visits = len(planner.order)
+    planner.drop_merged()
     for group in planner.groups:
         group.outputs.sort(key=lambda o: planner.names.get(o, -1))
         visits += close_group(group, planner.home)

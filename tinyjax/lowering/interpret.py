@@ -439,7 +439,9 @@ def _digamma(x: float) -> float:
         result -= 1 / x
         x += 1
     y = 1 / (x * x)
-    series = y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y * (1 / 240 - y * (1 / 132)))))
+    series = 0.0
+    for c in (-691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12):
+        series = y * (c + series)
     return result + math.log(x) - 0.5 / x - series
 
 
@@ -490,7 +492,7 @@ ROUNDED: dict[Op, Callable[..., Any]] = {
     Op.ERFINV: _python(_erfinv),
     Op.LGAMMA: _python(_lgamma),
     Op.DIGAMMA: _python(_digamma),
-    Op.POW: lambda x, y: np.power([x], y)[0],  # of scalars, (-inf)**0.5 is NaN in NumPy
+    Op.POW: lambda x, y: np.power([x], [y])[0],  # of scalars, (-inf)**0.5 is NaN in NumPy
     Op.ATAN2: np.arctan2,
 }
 
@@ -604,7 +606,7 @@ def reduce_precision(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
 
 
 def to_odd(x: Any) -> Any:
-    """float64 -> float32 rounded to odd, so that one more rounding to a narrower format is exact."""
+    """float64 -> float32 rounded to odd: one more rounding to a narrower format is then exact."""
     near = np.float32(x)
     if np.float64(near) == x or x != x:
         return near

@@ -23,7 +23,16 @@ def prepare(body: UOp) -> UOp:
     found: UOp | None = body.derived.get("prepare")
     if found is None:
         done: dict[UOp, UOp] = {}
-        for node in toposort(body.src):
+        order = toposort(body.src)
+        readers: dict[UOp, int] = {}
+        for node in (*order, body):
+            for s in node.src:
+                readers[s] = readers.get(s, 0) + 1
+        for node in order:
+            swapped = _swapped_dot(node, done) if node.op is Op.PERMUTE else None
+            if swapped is not None and readers[node.src[0]] == 1:
+                done[node] = swapped
+                continue
             src = (*node.bodies, *(done[s] for s in node.operands))
             done[node] = _prepare_node(node if src == node.src else node.with_src(src))
         found = tuple_of([done[o] for o in body.src])
@@ -55,6 +64,29 @@ def _prepare_node(n: UOp) -> UOp:
         kept = tuple(s for s in n.src if s.aval.size)
         return UOp(Op.CONCAT, kept, n.arg) if len(kept) > 1 else (kept or n.src)[0]
     return n
+
+
+def _swapped_dot(n: UOp, done: dict[UOp, UOp]) -> UOp | None:
+    """permute(dot(x, y)) that exchanges their free axes -> dot(y, x)"""
+    dot = n.src[0]
+    if dot.op is not Op.DOT or dtypes.is_complex(dot.aval.dtype) or not dot.aval.size:
+        return None
+    x, y = dot.src
+    info = dot.arg
+    if not x.aval.size:
+        return None
+    batch = len(info.batch[0])
+    free_x = x.aval.ndim - batch - len(info.contract[0])
+    middle, end = batch + free_x, n.aval.ndim
+    if n.arg != (*range(batch), *range(middle, end), *range(batch, middle)):
+        return None
+    swapped = replace(
+        info,
+        contract=(info.contract[1], info.contract[0]),
+        batch=(info.batch[1], info.batch[0]),
+        dtype=info.dtype or x.aval.dtype,
+    )
+    return canonical_dot(done[y], done[x], swapped)
 
 
 def _complex_dot(n: UOp) -> UOp:

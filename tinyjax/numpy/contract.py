@@ -86,8 +86,7 @@ def mismatch(name: str, a: Any, c: Any, axis_a: int, axis_b: int, p: UOp, q: UOp
         DotShapeError,
         f"{name} contracts axis {axis_a} of a (size {p.shape[axis_a]}) with axis {axis_b} of b (size "
         f"{q.shape[axis_b]})",
-        rule="sizes must be equal (dot_general requires contracting dimensions to have the same "
-        f"shape, got ({p.shape[axis_a]},) and ({q.shape[axis_b]},))",
+        rule="sizes must be equal",
         operands={"a": Array(p) if not isinstance(a, Array) else a, "b": Array(q) if not isinstance(c, Array) else c},
         fix=fix,
     )

@@ -53,9 +53,9 @@ def erfc(x: Num) -> Num:
 
     b = at_most(a, ERFC_HIGH[form.bits])
     k = ERFCX_CENTRE[form.bits]
-    head, head_lo, *rest = table.ERFCX[form.bits]
+    head, head_lo, *others = table.ERFCX[form.bits]
     u = (b - k) / (b + k)
-    p, p_lo = fast_two_sum(b.const(head), u * horner(u, rest))
+    p, p_lo = fast_two_sum(b.const(head), u * horner(u, others))
     double = b + b
     d = double + 1.0
     d_lo = 1.0 - (d - double)

@@ -5,8 +5,7 @@ Waite); the first fma is exact, since its result is a multiple of the last bit o
 than 2. One interval of length pi and one polynomial serve sine and cosine, cheaper than two
 polynomials on pi/4. Larger arguments take `rare` integer code after Payne and Hanek (1983): the
 window of the bits of 1/pi that matters is chosen by a barrel shifter over constants, so there is no
-table to load, and
-the result is right up to the largest float.
+table to load, and the result is right up to the largest float.
 """
 
 from __future__ import annotations
