@@ -437,7 +437,6 @@ CONSTANTS: dict[str, tuple[Real, int, str]] = {
     "LN2": (mp.log(2), 3, "log(2)"),
     "LOG2E": (1 / mp.log(2), 2, "1/log(2)"),
     "TWO_LOG2E": (2 / mp.log(2), 2, "2/log(2)"),
-    "LOG10_2": (mp.log10(2), 2, "log10(2)"),
     "PI": (mp.pi, 3, "pi"),
     "HALF_PI": (mp.pi / 2, 3, "pi/2"),
     "HALF_ROOT_PI": (mp.sqrt(mp.pi) / 2, 2, "sqrt(pi)/2"),
@@ -450,7 +449,9 @@ reads four 64-bit words from there."""
 
 
 def literal(values: list[float]) -> str:
-    """A tuple, one value per line."""
+    """A tuple, one value per line, as the formatter writes it."""
+    if len(values) == 1:
+        return f"({values[0]!r},)"
     return "(" + "".join(f"\n        {v!r}," for v in values) + "\n    )"
 
 
@@ -494,8 +495,8 @@ def main(names: list[str]) -> None:
     digits = f"{inverse:0{INV_PI_BITS // 4}x}"
     text += ["", "# The first fraction bits of 1/pi.", f"INV_PI_BITS = {INV_PI_BITS}"]
     text += ["INV_PI_FRACTION = int("]
-    text += [f'    "{digits[i : i + 76]}"' for i in range(0, len(digits), 76)]
-    text += ["    , 16", ")"]
+    text += [f'    "{digits[i : i + 76]}"' for i in range(0, len(digits) - 76, 76)]
+    text += [f'    "{digits[-76:]}",', "    16,", ")"]
     if not names:
         TARGET.write_text("\n".join(text) + "\n")
 

@@ -49,7 +49,9 @@ def layer_norm(x: UOp) -> UOp:
     return B.mul(centred, rows(B.rsqrt(B.add(variance, scalar(1e-5))), x))
 
 
-def transformer(layers: int, batch: int = 2, time: int = 8, width: int = 32, heads: int = 4) -> tuple[UOp, int]:
+def transformer(
+    layers: int, batch: int = 2, time: int = 8, width: int = 32, heads: int = 4
+) -> tuple[UOp, int]:
     """A decoder's forward pass; returns the body and the number of its parameters."""
     made: list[UOp] = []
 
@@ -89,7 +91,8 @@ def run(lowered: Lowered, args: Sequence[np.ndarray]) -> list[np.ndarray]:
     program = lowered.program()
     outputs = [buffers.pool.empty(s.aval.shape, s.aval.dtype) for s in lowered.plan.outputs]
     inputs = [
-        np.ascontiguousarray(a, s.aval.dtype) for a, s in zip(args, lowered.plan.inputs, strict=True)
+        np.ascontiguousarray(a, s.aval.dtype)
+        for a, s in zip(args, lowered.plan.inputs, strict=True)
     ]
     program.run(*(buffers.address(a) if a.size else 0 for a in [*inputs, *outputs]))
     return outputs

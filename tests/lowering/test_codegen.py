@@ -317,6 +317,23 @@ def test_a_prefix_in_reverse_reads_and_writes_flipped() -> None:
     close(out, x[::-1].cumsum()[::-1], 1e-5)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("kind, dtype", [("add", "float32"), ("max", "bfloat16"), ("add", "int8")])
+def test_a_prefix_over_contiguous_elements_scans_whole_vectors(
+    kind: str, dtype: str, reverse: bool
+) -> None:
+    of = BF16 if dtype == "bfloat16" else np.dtype(dtype)
+    for n in (16, 100, 201):
+        i = loop(n, 0, "serial")
+        at = plus((i, -1), n - 1) if reverse else i
+        value = running(kind, load(buffer(1, (n,), of), at), i)
+        sink = kernel(store(buffer(0, (n,), of), at, value, i))
+        data = RNG.integers(-9, 9, n).astype(of)
+        data[0] = 0
+        made = check(sink, [zeros(n, dtype=of), data], 1e-6 if kind == "add" and of == F32 else 0)
+        assert any("vector" in a for a in made.code.schedule)
+
+
 def within(index: UOp, size: int) -> UOp:
     return node(Op.AND, node(Op.CMPLE, literal(0), index), node(Op.CMPLT, index, size))
 
@@ -338,6 +355,28 @@ def scatter_add(width: int) -> UOp:
 def test_scatter_add_of_rows_with_duplicates_and_bad_indices(width: int) -> None:
     index = RNG.integers(-2, 14, 30).astype(np.int32)
     check(scatter_add(width), [normal(11, width), index, normal(30, width)], 1e-5)
+
+
+def test_tasks_of_a_scatter_own_rows_of_the_destination() -> None:
+    m, n, width = 4000, 300, 64
+    i, j = loop(m, 0, "serial"), loop(width, 1)
+    row = cast(load(buffer(1, (m,), np.int32), i), np.int64)
+    at, out = plus((row, width), j), buffer(0, (n, width), F32)
+    updates = load(buffer(2, (m, width), F32), plus((i, width), j))
+    value = node(Op.ADD, load(out, at, within(row, n)), updates)
+    made = Compiled(kernel(store(out, at, value, i, j, valid=within(row, n))))
+    total = made.code.tasks.total
+    assert total > 1 and any("partition" in a for a in made.code.schedule)
+    index = RNG.integers(-3, n + 3, m).astype(np.int32)
+    x, update = normal(n, width), normal(m, width)
+    together, apart = x.copy(), x.copy()
+    made.run([together, index, update])
+    made.run([apart, index, update], [(t, t + 1) for t in reversed(range(total))])
+    expected = x.astype(np.float64)
+    ok = (index >= 0) & (index < n)
+    np.add.at(expected, index[ok], update[ok].astype(np.float64))
+    close(together, expected, 1e-4)
+    assert together.tobytes() == apart.tobytes()
 
 
 def test_gather_of_rows_fills_where_the_index_is_bad() -> None:

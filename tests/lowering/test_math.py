@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from tests.lowering.math_builders import Array, Compiled, NumpyMath, by_numpy
+from tinyjax.lowering.elementary import coefficients
 from tinyjax.lowering.math import DECOMPOSE
+from tools import fit_polynomials
 
 mp = mpmath.MPContext()
 mp.prec = 120
@@ -209,6 +211,13 @@ def test_a_function_is_within_its_bound_of_120_bit_arithmetic(name: str, dtype: 
     errors = [exact_error(name, point, y) for *point, y in zip(*args, got)]
     worst = int(np.argmax(errors))
     assert errors[worst] <= BOUNDS[name][dtype is F64], [x[worst] for x in args]
+
+
+@pytest.mark.parametrize("name", ["EXP", "SIN", "ERFCX"])
+def test_coefficients_are_what_the_fitting_tool_finds(name: str) -> None:
+    for bits in (32, 64):
+        found, _ = fit_polynomials.fit(fit_polynomials.FITS[name], bits)
+        assert tuple(found) == getattr(coefficients, name)[bits]
 
 
 def test_no_bound_is_above_2_ulp_and_every_op_has_one() -> None:

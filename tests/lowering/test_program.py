@@ -22,7 +22,12 @@ x, y = normal(0, 5, 7), normal(1, 5, 7)
 
 def test_elementwise_reduce_and_movement():
     check(
-        [B.add(X, B.mul(Y, scalar(2))), B.sum_(X, [0]), B.permute(X, (1, 0)), B.reduce("max", X, [0, 1])],
+        [
+            B.add(X, B.mul(Y, scalar(2))),
+            B.sum_(X, [0]),
+            B.permute(X, (1, 0)),
+            B.reduce("max", X, [0, 1]),
+        ],
         [x, y],
         [x + 2 * y, x.sum(0), x.T, x.max()],
     )
@@ -76,7 +81,9 @@ def test_contractions(spec, left, right):
     check([node], [a, b], [np.einsum(spec, a, b)], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32", "int8", "uint8", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", ["float64", "float16", "bfloat16", "int32", "int8", "uint8", "complex64"]
+)
 def test_contractions_of_other_dtypes(dtype):
     import ml_dtypes
 
@@ -100,7 +107,9 @@ def test_epilogues_read_other_buffers_and_write_several():
     shifted = B.add(product, B.expand(arg(2, bias.shape), (33, 41), (1,)))
     outputs = [shifted, B.add(B.tanh(shifted), arg(3, residual.shape))]
     pre = a @ b + bias
-    low = check(outputs, [a, b, bias, residual], [pre, np.tanh(pre) + residual], rtol=1e-4, atol=1e-4)
+    low = check(
+        outputs, [a, b, bias, residual], [pre, np.tanh(pre) + residual], rtol=1e-4, atol=1e-4
+    )
     assert len(low.plan.steps) == 1
 
 

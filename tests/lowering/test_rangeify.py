@@ -76,7 +76,12 @@ def test_softmax_is_three_sweeps_over_a_row_and_its_sum_a_second_output():
         """,
     )
     weights = np.exp(x - x.max(1, keepdims=True))
-    check([B.div(e, rows(total, e)), total], [x], weights / weights.sum(1, keepdims=True), weights.sum(1))
+    check(
+        [B.div(e, rows(total, e)), total],
+        [x],
+        weights / weights.sum(1, keepdims=True),
+        weights.sum(1),
+    )
 
 
 def test_independent_folds_of_one_row_share_their_sweep():
@@ -233,7 +238,13 @@ def scattered(kind: str, mode: str) -> np.ndarray:
             i = min(max(i, 0), 3)
         elif not 0 <= i < 4:
             continue
-        combine = {"set": lambda a, b: b, "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+        combine = {
+            "set": lambda a, b: b,
+            "add": np.add,
+            "mul": np.multiply,
+            "min": np.minimum,
+            "max": np.maximum,
+        }
         out[i] = combine[kind](out[i], row)
     return out
 
@@ -242,7 +253,11 @@ def scattered(kind: str, mode: str) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["set", "add", "mul", "min", "max"])
 def test_scatter_kinds_and_modes(kind, mode):
     info = ScatterInfo(kind, (1,), (0,), (0,), mode=mode)
-    check([B.scatter(X, arg(1, (4, 1), I32), arg(2, (4, 6)), info)], [x, INDEX, y], scattered(kind, mode))
+    check(
+        [B.scatter(X, arg(1, (4, 1), I32), arg(2, (4, 6)), info)],
+        [x, INDEX, y],
+        scattered(kind, mode),
+    )
 
 
 def test_scatter_rows_keep_their_order_and_columns_are_free():

@@ -55,7 +55,9 @@ def test_sorting_is_stable_with_nan_last(name, length):
     places = np.tile(np.arange(length, dtype=np.int32), (3, 1))
     values, order = sorted_by([x, places], 1, 1)
     assert values.tobytes() == np.take_along_axis(x, order, 1).tobytes()
-    wide = x.astype(np.complex128 if dtype.kind == "c" else object if dtype.itemsize == 8 else np.float64)
+    wide = x.astype(
+        np.complex128 if dtype.kind == "c" else object if dtype.itemsize == 8 else np.float64
+    )
     for row, picked in zip(wide, order):
         if dtype.kind == "c":
             keys = [(bool(v.real != v.real), v.real, bool(v.imag != v.imag), v.imag) for v in row]

@@ -15,7 +15,9 @@ Division by a constant d > 0 rounds down. Of `sum // d` and `sum % d`
 
 and what must stay is a quotient or remainder atom. Sums put them together again:
 
-    k*d*(L//d) + k*(L%d) = k*L       k*d*((L//d)%e) + k*(L%d) = k*(L%(d*e))       k*L - k*d*(L//d) = k*(L%d)
+    k*d*(L//d) + k*(L%d) = k*L
+    k*L - k*d*(L//d) = k*(L%d)
+    k*d*((L//d + Y)%e) + k*(L%d) = k*((L + d*Y)%(d*e))
 
 so a reshape there and back leaves nothing. **Progress**: each rule lowers the number of quotients and
 remainders, or that number stays and the dividends get smaller. **Order**: terms of a sum are sorted by
@@ -365,15 +367,22 @@ class Algebra:
         if whole is None or not self.exact(whole[0]):
             return None
         value, quotient, d = whole
-        if all(terms.get(n) == k * d * c for n, c in quotient[1]):
+        divided = [(n, c) for n, c in quotient[1] if n.op is Op.IDIV or n.op is Op.MOD]
+        if divided and all(terms.get(n) == k * d * c for n, c in divided):
             gone = _merged(((atom, -k),), quotient[1], -k * d)
             return k * value[0] - k * d * quotient[0], _items(_merged(_items(gone), value[1], k))
-        if quotient[0] or len(quotient[1]) != 1 or quotient[1][0][1] != 1:
-            return None
         for other, c in terms.items():
             above = self.fact(other).whole if other.op is Op.MOD and c == k * d else None
-            if above is not None and above[0] == quotient:
-                rest = self.remainder(value, d * above[2])
+            if above is None:
+                continue
+            e = above[2]
+            extra = _merged(above[0][1], quotient[1], -1)
+            if any(extra.get(n, 0) % e for n, _ in divided):
+                continue
+            extra = {n: r for n, r in extra.items() if r % e}
+            joined = self.plus(value, self._make((above[0][0] - quotient[0]), extra), d)
+            if self.exact(above[0]) and self.exact(joined):
+                rest = self.remainder(joined, d * e)
                 return k * rest[0], _items(_merged(((atom, -k), (other, -c)), rest[1], k))
         return None
 

@@ -55,11 +55,17 @@ class Executable:
         addresses = [b.address or address_of(b) for b in buffers]
         if self.extra:
             addresses += [address_of(b) for b in self.extra]
-        outs = [Buffer(make(), of) for make, of in zip(self.makers, self.avals, strict=True)]
-        for out, source in self.aliases.items():
-            outs[out] = Buffer(buffers[source].value, self.avals[out], addresses[source])
-        out_addresses = [b.address or address_of(b) for b in outs]
-        self.run_program(*addresses, *out_addresses)
+        outs = []
+        for make, of in zip(self.makers, self.avals, strict=True):
+            value, at = make()
+            addresses.append(at)
+            outs.append(Buffer(value, of, at))
+        if self.aliases:
+            first = len(addresses) - len(outs)
+            for out, source in self.aliases.items():
+                outs[out] = Buffer(buffers[source].value, self.avals[out], addresses[source])
+                addresses[first + out] = addresses[source]
+        self.run_program(*addresses)
         for source in self.aliases.values():
             buffers[source].deleted = True
         return outs

@@ -135,12 +135,11 @@ class Jitted:
             try:
                 key = (tree, tuple([x.aval for x in leaves]), config.epoch())
                 entry = self._entries.get(key)
-                if entry is not None:
-                    buffers = [x._buffer for x in leaves]
-                    if None not in buffers:
-                        return self._run(entry, buffers)
-            except (AttributeError, TypeError):
-                pass  # a leaf that is not an Array: the general path converts or complains
+                buffers = [x._buffer for x in leaves]
+            except AttributeError:  # a leaf that is not an Array: converted (or refused) below
+                entry = None
+            if entry is not None and None not in buffers and not any(b.deleted for b in buffers):
+                return self._run(entry, buffers)
         return self._general(args, kwargs)
 
     def _run(self, entry: Entry, buffers: list[Any]) -> Any:

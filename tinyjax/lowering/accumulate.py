@@ -7,7 +7,7 @@ on the schedule only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
@@ -84,28 +84,56 @@ def merged(
     e: Emitter, fold: UOp, x: tuple[Register, ...], y: tuple[Register, ...]
 ) -> tuple[Register, ...]:
     """Two partial results of a FOLD as one."""
+    if tracks_nan(fold):
+        return extreme_step(e, fold.arg, (x[0], x[1]), y[0], y[1])
     if len(x) == 2:
         return combine_arg(e, fold.arg, x, y, ordered=False)
     return (combine(e, fold_kind(fold), x[0], y[0]),)
+
+
+def tracks_nan(fold: UOp) -> bool:
+    """Whether a FOLD is a max or min of floats, accumulated as (extreme of numbers, a NaN or 0).
+
+    A NaN-propagating maximum is six instructions on x86, the pair three and a shorter chain. Of
+    zeros of both signs, the one that comes first is kept.
+    """
+    return (
+        fold.op is Op.FOLD
+        and fold.arg in ("max", "min")
+        and dtypes.is_float(fold.src[0].aval.dtype)
+    )
+
+
+def extreme_step(
+    e: Emitter, kind: str, old: tuple[Register, Register], new: Register, nan: Register
+) -> tuple[Register, ...]:
+    """Add a number to an (extreme, NaN) pair; `nan` is where a NaN may be (the number itself)."""
+    b = e.b
+    best, seen, x, y = (r.parts[-1] for r in (*old, new, nan))
+    wins = b.cmp("ogt" if kind == "max" else "olt", x, best)
+    made = b.select(wins, x, best), b.select(b.cmp("uno", y, y), y, seen)
+    return rebuilt(old[0], [made[0]]), rebuilt(old[1], [made[1]])
 
 
 def start(e: Emitter, fold: UOp, loop: Loop) -> Parts:
     """Initial accumulators of a FOLD whose outermost loop is `loop`, or of a PREFIX."""
     path = path_to(loop, fold)
     vector = any(x.lanes > 1 for x in path) or bool(e.free[fold] & e.vec_bit)
+    if fold.op is Op.PREFIX and loop.lanes > 1:
+        vector = False  # a scan carries the last lane only
     copies = max([x.copies for x in path], default=1)
     if copies == 1 and e.free[fold] & e.jam_bit:
         copies = e.copies
     lanes = max([e.lanes, *(x.lanes for x in path)]) if vector else 0
     ops = Elementwise(e.b, e.target, lanes)
     kind, dtype = fold_kind(fold), fold.src[0].aval.dtype
-    neutral = identity(kind, dtype)
-    if fold.op is Op.PREFIX and kind == "add" and dtypes.is_inexact(dtype):
-        neutral = -neutral  # -0 + x is x, also for x = -0
+    neutral = prefix_start(kind, dtype) if fold.op is Op.PREFIX else identity(kind, dtype)
     first = canonical(e, ops.constant(dtype, neutral))
     if fold.arg in ("argmax", "argmin"):
         indices = first_indices(e, fold, path, lanes, copies)
         return [(first, i) for i in indices]
+    if tracks_nan(fold):
+        return [(first, canonical(e, ops.constant(dtype, dtype.type(0))))] * copies
     return [(first,)] * copies
 
 
@@ -155,7 +183,9 @@ def accumulate(e: Emitter, fold: UOp) -> None:
         new = tuple(canonical(e, regs[u if len(regs) > 1 else 0]) for regs in operands)
         old = parts[u]
         made: tuple[Register, ...]
-        if len(new) == 2:
+        if tracks_nan(fold):
+            made = extreme_step(e, fold.arg, (old[0], old[1]), new[0], new[0])
+        elif len(new) == 2:
             made = combine_arg(e, fold.arg, old, new, ordered=True)
         else:
             made = (combine(e, fold.arg, old[0], new[0]),)
@@ -169,6 +199,8 @@ def accumulate(e: Emitter, fold: UOp) -> None:
 def prefix(e: Emitter, node: UOp) -> list[Register]:
     """The running fold including this iteration."""
     parts = e.accumulators[node]
+    if e.vec_bit & 1 << node.src[1].arg[0]:
+        return scan(e, node)
     vector = has_lanes(parts[0][0])
     values = e.value(node.src[0], vector)
     out: Parts = []
@@ -179,6 +211,32 @@ def prefix(e: Emitter, node: UOp) -> list[Register]:
     return [p[0] for p in out]
 
 
+def prefix_start(kind: str, dtype: Any) -> Any:
+    """What a prefix starts from: -0 for sums, since -0 + x is x, also for x = -0."""
+    start = identity(kind, dtype)
+    return -start if kind == "add" and dtypes.is_inexact(dtype) else start
+
+
+def scan(e: Emitter, node: UOp) -> list[Register]:
+    """Prefix of a vector of iterations: shift by 1, 2, 4, ... and combine, then add the carry.
+
+    The carry only meets the last lane of what was scanned, so the loop's latency is one operation.
+    """
+    kind, lanes = node.arg[0], e.lanes
+    (carry,) = e.accumulators[node][0]
+    x = canonical(e, e.value(node.src[0], True)[0])
+    neutral = canonical(e, e.vectors.constant(x.dtype, prefix_start(kind, x.dtype)))
+    distance = 1
+    while distance < lanes:
+        order = [lanes + i if i < distance else i - distance for i in range(lanes)]
+        moved = [e.b.shuffle(v, n, order) for v, n in zip(x.parts, neutral.parts, strict=True)]
+        x = combine(e, kind, rebuilt(x, moved), x)
+        distance *= 2
+    last = rebuilt(x, [e.b.extract(v, lanes - 1) for v in x.parts])
+    e.accumulators[node] = [(combine(e, kind, carry, last),)]
+    return [combine(e, kind, e.vectors.splat(carry), x)]
+
+
 def finish(e: Emitter, fold: UOp, path: list[Loop]) -> None:
     """Combine copies, then lanes, in a fixed tree; the FOLD's value is then known."""
     parts = e.accumulators.pop(fold)
@@ -187,6 +245,8 @@ def finish(e: Emitter, fold: UOp, path: list[Loop]) -> None:
             half = (len(parts) + 1) // 2
             joined = [merged(e, fold, x, y) for x, y in zip(parts[:half], parts[half:])]
             parts = joined + parts[len(parts) - half : half] if len(parts) % 2 else joined
+    if tracks_nan(fold):
+        parts = [(with_nan(e, p[0], p[1]),) for p in parts]
     if any(loop.lanes > 1 for loop in path):
         parts = [across_lanes(e, fold, p) for p in parts]
     e.remember((fold, "parts"), parts)
@@ -199,9 +259,18 @@ def across_lanes(e: Emitter, fold: UOp, x: tuple[Register, ...]) -> tuple[Regist
         half = lanes // 2
         low = tuple(slice(e, r, 0, half) for r in x)
         high = tuple(slice(e, r, half, half) for r in x)
-        x = merged(e, fold, low, high)
+        if len(x) == 2:
+            x = combine_arg(e, fold.arg, low, high, ordered=False)
+        else:
+            x = (combine(e, fold_kind(fold), low[0], high[0]),)
         lanes = half
     return x
+
+
+def with_nan(e: Emitter, best: Register, nan: Register) -> Register:
+    """The pair as one number: the NaN if there was one."""
+    x, y = best.parts[-1], nan.parts[-1]
+    return rebuilt(best, [e.b.select(e.b.cmp("uno", y, y), y, x)])
 
 
 def slice(e: Emitter, x: Register, start: int, lanes: int) -> Register:

@@ -34,6 +34,7 @@ Lin = tuple[int, tuple[tuple[UOp, int], ...]]
 """(constant, ((atom, coefficient), ...)) with atoms in order of creation, coefficients nonzero."""
 
 ZERO: Lin = (0, ())
+FALSE = const(False, BOOL)
 
 
 def lit(value: int) -> Lin:
@@ -210,8 +211,10 @@ class IndexSpace:
         return found
 
     def within(self, a: Lin, low: int, high: int) -> UOp | None:
-        """The condition low <= a < high; None when it always holds."""
+        """The condition low <= a < high; None when it always holds, FALSE when it never does."""
         least, most = self.limits(a)
+        if most < low or least >= high:
+            return FALSE
         shift, moving = a[0], self.node((0, a[1]))
         conditions = []
         if least < low:
@@ -236,9 +239,11 @@ class IndexSpace:
 
 
 def both(conditions: Iterable[UOp | None]) -> UOp | None:
-    """Conjunction of conditions; None means always true."""
+    """Conjunction of conditions; None means always true, FALSE never."""
     out: UOp | None = None
     for c in conditions:
+        if c is FALSE:
+            return FALSE
         if c is not None:
             out = c if out is None or out is c else UOp(Op.AND, (out, c))
     return out

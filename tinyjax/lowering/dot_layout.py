@@ -94,7 +94,9 @@ Moves = tuple[tuple[Op, Any, tuple[int, ...]], ...]
 def _signature(operand: UOp) -> tuple[tuple[int, ...], Moves]:
     """The operand's shape and its movement ops with the shapes they move: what views depend on."""
     moves = tuple((n.op, n.arg, n.src[0].aval.shape) for n in _chain(operand)[:-1])
-    return operand.aval.shape, tuple(m if m[0] is not Op.REMAT else (m[0], None, m[2]) for m in moves)
+    return operand.aval.shape, tuple(
+        m if m[0] is not Op.REMAT else (m[0], None, m[2]) for m in moves
+    )
 
 
 def _best(shape: tuple[int, ...], moves: Moves) -> int:

@@ -23,10 +23,10 @@ from tinyjax.lowering import accumulate, columns, irtext, memory
 from tinyjax.lowering.accumulate import Parts, needs_flushing, path_to, rebuilt
 from tinyjax.lowering.elementwise import Elementwise
 from tinyjax.lowering.indexing import Indexing
-from tinyjax.lowering.irtext import I1, I32, I64, PTR, IRBuilder, Value
+from tinyjax.lowering.irtext import I1, I32, I64, PTR, VOID, IRBuilder, Value
 from tinyjax.lowering.nest import Accumulate, Line, Loop, Write
 from tinyjax.lowering.registers import INT32, INT64, Register
-from tinyjax.lowering.schedule import FOLD_CHAIN, Schedule
+from tinyjax.lowering.schedule import FOLD_CHAIN, Partition, Schedule
 from tinyjax.lowering.target import Target
 
 
@@ -46,6 +46,7 @@ class Emitter:
         self.free, self.indexing = free, indexing
         self.task_loops = [] if schedule is None else schedule.task_loops
         self.block = 1 if schedule is None else schedule.block
+        self.partition = None if schedule is None else schedule.partition
         self.scalars = Elementwise(b, target)
         self.vectors = self.scalars
         self.memo: dict[Any, Any] = {}
@@ -58,6 +59,12 @@ class Emitter:
         self.copies = 1
         self.mask: Value | None = None  # lanes that exist, in a tail
         self.accumulators: dict[UOp, Parts] = {}
+        self.keeps: Mapping[UOp, int] = {}  # of the innermost open loop
+        self.kept: Mapping[UOp, int] = {}
+        self.row_range: UOp | None = None
+        self.rows: dict[int, Value] = {}
+        self.row_sizes: list[int] = []
+        self.streamed: frozenset[int] = frozenset()  # slots whose vectors bypass the caches
 
     # --- scopes ----------------------------------------------------------------------------------
 
@@ -130,8 +137,12 @@ class Emitter:
             made = accumulate.prefix(self, node)
         elif node.op is Op.FOLD:
             made = [parts[0] for parts in self.memo[node, "parts"]]
+        elif node in self.kept:
+            made = memory.read_row(self, node, self.kept[node])
         else:
             made = self.elementwise(node)
+        if node in self.keeps:
+            memory.write_row(self, self.keeps[node], made)
         self.remember(node, made)
         return made
 
@@ -347,9 +358,13 @@ class Emitter:
         def body(index: Value) -> None:
             with self.scope():
                 self.set_base(loop, index, copies)
-                self.run(loop.lines)
+                if self.partition is not None and loop is self.partition.loop:
+                    with self.b.if_(self.is_ours(self.partition)), self.scope():
+                        self.run(loop.lines)
+                else:
+                    self.run(loop.lines)
 
-        with self.inside(loop, copies, mask):
+        with self.inside(loop, copies, mask), self.rows_of(loop):
             flushed = [f for f in loop.carries if needs_flushing(loop, f)]
             if trips == 1 and low.const is not None:
                 body(low)
@@ -357,6 +372,27 @@ class Emitter:
                 self.flushed_loop(loop, low, high, step, flushed, body)
             else:
                 self.carried_loop(low, high, step, loop.carries, body)
+
+    def is_ours(self, partition: Partition) -> Value:
+        """Whether this iteration's destination row belongs to the units of this call."""
+        b = self.b
+        row = irtext.const(I64, 0)
+        for atom, c in partition.key:
+            x = self.scalars.cast(self.value(atom, False)[0], INT64).value
+            row = b.add(row, b.mul(x, c // partition.divisor))
+        above = b.cmp("sge", row, b.mul(b.args[2], partition.rows))
+        return b.and_(above, b.cmp("slt", row, b.mul(b.args[3], partition.rows)))
+
+    @contextmanager
+    def rows_of(self, loop: Loop) -> Iterator[None]:
+        """Row buffers are used by sweeps that are not inside a vector or unrolled loop."""
+        saved = (self.keeps, self.kept, self.row_range)
+        own = loop.bit
+        plain = self.vec_bit in (0, own) and self.jam_bit in (0, own)
+        self.keeps, self.kept = (loop.keeps, loop.kept) if plain else ({}, {})
+        self.row_range = loop.range
+        yield
+        self.keeps, self.kept, self.row_range = saved
 
     def set_base(self, loop: Loop, index: Value, copies: int) -> None:
         """The loop variable of every copy."""
@@ -429,9 +465,32 @@ def emit(made: Schedule, target: Target, name: str) -> str:
             where = b.gep(PTR, b.args[0], node.arg[0])
             slots[node.arg[0]] = b.load(PTR, where, align=8)
     emitter = Emitter(b, target, slots, made.nest.free, made.nest.indexing, made)
+    emitter.row_sizes = [size for _, size in made.nest.row_buffers]
     for line in made.nest.lines:
         if isinstance(line, Loop):
             emitter.prepare(line)
-    emitter.run(made.nest.lines)
+    if made.streams:
+        _run_streamed(emitter, made)
+    else:
+        emitter.run(made.nest.lines)
     b.ret()
     return module.text()
+
+
+def _run_streamed(e: Emitter, made: Schedule) -> None:
+    """With stores that bypass the caches if the buffers are aligned as those need, else without."""
+    b = e.b
+    bits: Value | None = None
+    for slot in made.streams:
+        address = b.emit(f"ptrtoint {e.slots[slot]} to i64", I64)
+        bits = address if bits is None else b.or_(bits, address)
+    assert bits is not None
+    aligned = b.cmp("eq", b.and_(bits, e.target.vector_bytes - 1), 0)
+    with b.if_(aligned) as branch, e.scope():
+        e.streamed = frozenset(made.streams)
+        e.run(made.nest.lines)
+        # They are weakly ordered: another thread may read the buffer as soon as we return.
+        b.call("llvm.x86.sse.sfence", VOID, [])
+        e.streamed = frozenset()
+    with branch.otherwise(), e.scope():
+        e.run(made.nest.lines)

@@ -45,9 +45,7 @@ MAPS = ELEMENTWISE | frozenset(
 )  # fmt: skip
 FOLDS = frozenset({Op.REDUCE, Op.ARGREDUCE})
 UPDATES = frozenset({Op.SCATTER, Op.DYNAMIC_UPDATE})
-ROUTINES = frozenset(
-    {Op.SORT, Op.FFT, Op.HOST_CALL, Op.CALLBACK, Op.CHECK, Op.CALL, Op.COPY}
-)
+ROUTINES = frozenset({Op.SORT, Op.FFT, Op.HOST_CALL, Op.CALLBACK, Op.CHECK, Op.CALL, Op.COPY})
 CONTROL = frozenset({Op.SCAN, Op.WHILE, Op.COND})
 
 MOST_SIBLINGS = 8
@@ -114,8 +112,10 @@ class Group:
     inputs: list[UOp] = field(default_factory=list)
     body: UOp | None = None
     nodes: int = 0
-    loops: frozenset[tuple[object, ...]] = frozenset()  # its folds: operand shape and what is folded
-    late: bool = False  # recomputes behind REMAT: scheduled as late as possible
+    loops: frozenset[tuple[object, ...]] = (
+        frozenset()
+    )  # its folds: operand shape and what is folded
+    late: int = 0  # the newest REMAT above it: groups of different recomputations are never joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class _Planner:
         self.frontier: list[set[UOp]] = []  # values a group reads that are not inlined into it
         self.work: dict[UOp, float] = {}
         self.bytes: dict[UOp, float] = {}
-        self.late: set[UOp] = set()
+        self.late: dict[UOp, int] = {}
         self.over_dot: set[UOp] = set()  # what may become the epilogue of a contraction
         self.levels: dict[UOp, int] = {}  # folds on the deepest path below a node, itself included
         self.decisions: list[Decision] = []
@@ -255,8 +255,11 @@ class _Planner:
                 )
             ):
                 self.over_dot.add(n)
-            if n.op is Op.REMAT or any(s in self.late for s in n.operands):
-                self.late.add(n)
+            age = max((self.late.get(s, 0) for s in n.operands), default=0)
+            if n.op is Op.REMAT:
+                age = max(age, n.arg)
+            if age:
+                self.late[n] = age
 
     # --- groups --------------------------------------------------------------------------------------
 
@@ -341,7 +344,7 @@ class _Planner:
 
     def same_loops(self, a: Group, b: Group) -> bool:
         sizes = {o.aval.size for o in (*a.outputs, *b.outputs)}
-        return len(sizes) == 1 and a.loops == b.loops
+        return len(sizes) == 1 and a.loops == b.loops and a.late == b.late
 
     def may_merge(self, a: int, b: int) -> bool:
         if self.after[a] >> b & 1 or self.after[b] >> a & 1:
@@ -360,7 +363,6 @@ class _Planner:
             self.home[n] = b
         kept.outputs += gone.outputs
         kept.nodes += gone.nodes
-        kept.late = kept.late or gone.late
         gone.outputs = []
         self.frontier[a] = set()
         bits = self.after[a] | self.after[b]
@@ -385,7 +387,7 @@ class _Planner:
         for node in reversed(self.order):
             if node.op is Op.CONST and node not in self.must:
                 continue
-            if len(self.uses[node]) > 1:
+            if len(self.uses[node]) > 1 and isinstance(node.aval, Aval):
                 self.merge_readers(node)
             if node.op is not Op.PARAM:
                 self.place(node)
@@ -435,9 +437,9 @@ class _Planner:
         g = self.groups[group]
         g.nodes += 1
         if class_of(node) == "fold" and node.op is not Op.GETTUPLE:
-            g.loops |= {(node.op, node.src[0].aval.shape, node.arg[1:], self.levels[node])}
-        if node in self.late:
-            g.late = True
+            axes = None if node.op is Op.DOT else node.arg[1]
+            g.loops |= {(node.op, node.src[0].aval.shape, axes, self.levels[node])}
+        g.late = max(g.late, self.late.get(node, 0))
         self.frontier[group].discard(node)
         for s, inner in _operand_accesses(node, access, self.levels[node]):
             self.reads(group, s, inner)
@@ -468,7 +470,7 @@ class _Planner:
         self.home[node] = group
         self.groups[group].outputs.append(node)
         self.depends(group, self.uses[node])
-        self.groups[group].late = node in self.late
+        self.groups[group].late = self.late.get(node, 0)
         for s in node.operands:
             self.require(s)
             self.reads(group, s, _Access(False, s.aval.size))
@@ -523,8 +525,8 @@ class _Planner:
     def candidates(self, node: UOp) -> list[int]:
         """Groups that could write `node` besides what they do: they compute it as it is needed."""
         size = node.aval.size
-        found = []
-        for g, access in self.uses[node].items():
+        found: list[int] = []
+        for g, access in self.uses[node].items() if size else ():
             group = self.groups[g]
             if group.kind != LOOP or not access.aligned or access.evals != size:
                 continue

@@ -39,7 +39,10 @@ def kernel_text(sink: UOp) -> str:
             if node in shown or node.op in (Op.STORE, Op.INDEX):
                 continue
             text = _expression(node, shown)
-            trivial = node.op in (Op.CONST, Op.RANGE, Op.PARAM) or getattr(node.aval, "dtype", None) == "int64"
+            trivial = (
+                node.op in (Op.CONST, Op.RANGE, Op.PARAM)
+                or getattr(node.aval, "dtype", None) == "int64"
+            )
             if uses.get(node, 0) > 1 and not trivial:
                 name = _name(names)
                 names += 1

@@ -323,10 +323,17 @@ def store(e: Emitter, node: UOp, values: list[Register]) -> None:
                 write_parts(e, kind, [b.extract(p, 0) for p in parts], pointer)
                 continue
             whole = parts[0] if unit == 1 else interleaved(e, parts)
-            if mask is None:
+            if mask is None and index.src[0].arg[0] in e.streamed:
+                note = "!0" if b.module.metadata else b.module.node("!{i32 1}")
+                b.store(whole, pointer, align=whole.type.nbytes, notes=f"!nontemporal {note}")
+            elif mask is None:
                 b.store(whole, pointer)
             else:
                 b.masked_store(whole, pointer, mask if unit == 1 else doubled(e, mask))
+            continue
+        if offsets is None and stride == -1 and mask is None:
+            turned = b.shuffle(parts[0], None, range(e.lanes - 1, -1, -1))
+            b.store(turned, b.gep(kind, pointer, 1 - e.lanes))
             continue
         if offsets is None:
             at = irtext.const_vector(I32, [stride * i for i in range(e.lanes)])
@@ -354,3 +361,29 @@ def interleaved(e: Emitter, parts: Sequence[Value]) -> Value:
     lanes = e.lanes
     order = [i // 2 + (lanes if i % 2 else 0) for i in range(2 * lanes)]
     return e.b.shuffle(parts[0], parts[1], order)
+
+
+def _row(e: Emitter, number: int, kind: Type) -> Value:
+    """The array of a row buffer, a whole number of vectors long."""
+    if number not in e.rows:
+        size = -(-e.row_sizes[number] // 64) * 64
+        e.rows[number] = e.b.alloca(kind, size)
+    return e.rows[number]
+
+
+def write_row(e: Emitter, number: int, values: list[Register]) -> None:
+    """Keep the values of this step for a later sweep; lanes of a tail that do not exist as well."""
+    assert e.row_range is not None
+    for at, x in zip(e.base[e.row_range], values, strict=True):
+        kind = x.value.type.scalar
+        e.b.store(x.value, e.b.gep(kind, _row(e, number, kind), at))
+
+
+def read_row(e: Emitter, node: UOp, number: int) -> list[Register]:
+    """What an earlier sweep computed for this step."""
+    assert e.row_range is not None
+    dtype = node.aval.dtype
+    kind = register_type(dtype)
+    wide = vec(kind, e.lanes) if e.is_vector(node) else kind
+    row = _row(e, number, kind)
+    return [Register(dtype, e.b.load(wide, e.b.gep(kind, row, at))) for at in e.base[e.row_range]]

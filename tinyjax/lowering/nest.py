@@ -19,11 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value, toposort
+from tinyjax.lowering.cycles import CYCLES
 from tinyjax.lowering.indexing import Indexing
-from tinyjax.lowering.registers import INT64
+from tinyjax.lowering.registers import FLOAT32, FLOAT64, INT64
+
+KEPT_CYCLES = 10
+"""What recomputing must cost at least for a row buffer to pay."""
+KEPT_BYTES, KEPT_BUFFERS = 16 << 10, 4
+"""Size of a row buffer (half of the smallest L1 with two of them) and how many a kernel may have."""
 
 UNPLACED = frozenset({Op.CONST, Op.RANGE, Op.PARAM})
 """Never lines: constants and loop variables are made where they are used."""
@@ -78,6 +85,8 @@ class Loop:
     lanes: int = 1
     copies: int = 1
     columns: int = 0
+    keeps: dict[UOp, int] = field(default_factory=dict)  # written to a row buffer: its number
+    kept: dict[UOp, int] = field(default_factory=dict)  # read from a row buffer instead
     starts: list[UOp] = field(default_factory=list)  # folds whose outermost loop this is
     carries: list[UOp] = field(default_factory=list)  # folds and prefixes accumulated inside
     indexes: list[UOp] = field(default_factory=list)  # INDEX nodes used inside
@@ -140,7 +149,9 @@ class Nest:
             ranges = self._store_order(ranges_of(end), store)
             tasks.append(_Task(store, store.src, ranges))
         self.lines = self._block(0, tasks, frozenset())
-        self._place(self.lines, 0, set())
+        self.row_buffers: list[tuple[UOp, int]] = []  # (a node that is kept, elements)
+        self._keep(self.lines)
+        self._place(self.lines, 0, set(), {})
         self._note(self.lines)
 
     # --- facts -----------------------------------------------------------------------------------
@@ -256,23 +267,98 @@ class Nest:
 
     # --- nodes -----------------------------------------------------------------------------------
 
-    def _place(self, lines: list[Line], open_mask: int, placed: set[UOp]) -> None:
+    def _keep(self, lines: Sequence[Line]) -> None:
+        """Let a later sweep read what an earlier one over as many elements has computed.
+
+        exp(x[s] - m) summed over s and exp(x[r] - m) stored over r differ by the loop variable only:
+        if recomputing costs more than a load, the first sweep writes it to a row buffer.
+        """
+        sweeps: list[Loop] = []
+        for line in lines:
+            if not isinstance(line, Loop):
+                continue
+            if any(isinstance(x, Loop) for x in line.lines):
+                self._keep(line.lines)
+                continue
+            for earlier in sweeps:
+                if earlier.extent == line.extent and earlier.kind == "reduce":
+                    self._match(earlier, line)
+            sweeps.append(line)
+
+    def _match(self, first: Loop, second: Loop) -> None:
+        """Find what `second` computes as `first` did."""
+        numbers: dict[Any, int] = {}
+
+        def canonical(loop: Loop) -> dict[UOp, int]:
+            """Equal numbers for nodes that are equal up to the loop variable."""
+            found: dict[UOp, int] = {loop.range: 0}
+            for node in toposort(self._roots(loop)):
+                if node is loop.range:
+                    continue
+                key: Any = node
+                if self.free[node] & loop.bit:
+                    key = (node.op, node.arg, tuple([found[s] for s in node.src]))
+                found[node] = numbers.setdefault(key, len(numbers) + 1)
+            return found
+
+        before = {n: node for node, n in canonical(first).items() if node not in first.kept}
+        after = canonical(second)
+        stack, seen = list(self._roots(second)), set[UOp]()
+        while stack:
+            node = stack.pop()
+            if node in seen or node in second.kept or not self.free[node] & second.bit:
+                continue
+            seen.add(node)
+            same = before.get(after[node])
+            if same is not None and self._worth_keeping(node, second):
+                number = first.keeps.setdefault(same, len(self.row_buffers))
+                if number == len(self.row_buffers):
+                    self.row_buffers.append((same, first.extent))
+                second.kept[node] = number
+            else:
+                stack.extend(node.src)
+
+    def _worth_keeping(self, node: UOp, loop: Loop) -> bool:
+        """A plain number whose computation costs more than writing and reading it."""
+        of = node.aval
+        if node.op in (Op.LOAD, Op.FOLD, Op.PREFIX) or of.dtype not in (FLOAT32, FLOAT64):
+            return False
+        if loop.extent * of.dtype.itemsize > KEPT_BYTES or len(self.row_buffers) >= KEPT_BUFFERS:
+            return False
+        work = 0.0
+        for n in toposort([node], keep=lambda n: bool(self.free[n] & loop.bit)):
+            work += CYCLES.get(n.op, 0.0)
+        return work >= KEPT_CYCLES
+
+    def _place(
+        self, lines: list[Line], open_mask: int, placed: set[UOp], kept: Mapping[UOp, int]
+    ) -> None:
         """Insert each node before the first line that needs it, at the outermost legal level."""
         out: list[Line] = []
         here: set[UOp] = set()
         for line in lines:
-            for node in self._frontier(line, open_mask, placed, here):
+            for node in self._frontier(line, open_mask, placed, here, kept):
                 out.append(node)
             out.append(line)
         lines[:] = out
         placed |= here
         for line in lines:
             if isinstance(line, Loop):
-                self._place(line.lines, open_mask | line.bit, placed)
+                self._place(line.lines, open_mask | line.bit, placed, line.kept)
         placed -= here
 
-    def _frontier(self, line: Line, open_mask: int, placed: set[UOp], here: set[UOp]) -> list[UOp]:
-        """Nodes that `line` needs and that can be computed where only `open_mask` is open."""
+    def _frontier(
+        self,
+        line: Line,
+        open_mask: int,
+        placed: set[UOp],
+        here: set[UOp],
+        kept: Mapping[UOp, int],
+    ) -> list[UOp]:
+        """Nodes that `line` needs and that can be computed where only `open_mask` is open.
+
+        What is `kept` is read from a row buffer, so what it is computed from is not needed.
+        """
         found: list[UOp] = []
         seen: set[UOp] = set()
         stack: list[UOp] = list(reversed(self._roots(line)))
@@ -281,8 +367,10 @@ class Nest:
             if node in seen or node in placed or node in here or node.op in UNPLACED:
                 stack.pop()
                 continue
-            pending = [c for c in self.children(node) if c not in seen and c not in placed
-                       and c not in here]  # fmt: skip
+            children = () if node in kept else self.children(node)
+            pending = [
+                c for c in children if c not in seen and c not in placed and c not in here
+            ]
             if pending:
                 stack.extend(reversed(pending))
                 continue
@@ -352,7 +440,7 @@ class Nest:
 
         out: list[str] = []
 
-        def show(lines: Sequence[Line], indent: str) -> None:
+        def show(lines: Sequence[Line], indent: str, of: Loop | None) -> None:
             for line in lines:
                 if isinstance(line, Loop):
                     width = f" lanes={line.lanes}" if line.lanes > 1 else ""
@@ -361,7 +449,7 @@ class Nest:
                     out.append(
                         f"{indent}for {name(line.range)} in {line.extent} {line.kind}{width}:"
                     )
-                    show(line.lines, indent + "  ")
+                    show(line.lines, indent + "  ", line)
                 elif isinstance(line, Accumulate):
                     inside = ", ".join(name(s) for s in fold_operands(line.fold))
                     out.append(f"{indent}{name(line.fold)} {line.fold.arg}= {inside}")
@@ -370,12 +458,16 @@ class Nest:
                 else:
                     arg = "" if line.arg is None else f" {line.arg}"
                     inside = " ".join(name(s) for s in line.src)
+                    if of is not None and line in of.kept:
+                        out.append(f"{indent}{name(line)} = row{of.kept[line]}")
+                        continue
                     kind = line.aval.str_short() if hasattr(line.aval, "dtype") else "tuple"
-                    out.append(
-                        f"{indent}{name(line)}: {kind} = {line.op.name.lower()}{arg} {inside}"
-                    )
+                    if of is not None and line in of.keeps:
+                        inside += f" -> row{of.keeps[line]}"
+                    value = f"{line.op.name.lower()}{arg} {inside}"
+                    out.append(f"{indent}{name(line)}: {kind} = {value}")
 
-        show(self.lines, "")
+        show(self.lines, "", None)
         return "\n".join(out)
 
 
@@ -412,7 +504,8 @@ def verify(nest: Nest) -> None:
                     fail(line, "is a vector inside a vector")
                 if sum(x.copies > 1 for x in here) > 1:
                     fail(line, "is unrolled inside an unrolled loop")
-                if line.lanes > 1 and line.kind == "serial":
+                scans = all(c.op is Op.PREFIX for c in line.carries)
+                if line.lanes > 1 and line.kind == "serial" and not (line.carries and scans):
                     fail(line, "is a serial vector")
                 visit(line.lines, known, open_mask | line.bit, here)
                 finished.update(line.starts)
@@ -427,8 +520,9 @@ def verify(nest: Nest) -> None:
             else:
                 if nest.free[line] & ~open_mask:
                     fail(line, "is computed outside its loops")
-                for s in line.src:
-                    usable(s, known, open_mask, line)
+                if not any(line in x.kept for x in path):
+                    for s in line.src:
+                        usable(s, known, open_mask, line)
                 known.add(line)
 
     visit(nest.lines, set(), 0, [])

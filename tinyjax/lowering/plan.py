@@ -150,9 +150,7 @@ class Branch:
     branches: tuple[tuple[Step, ...], ...]
 
 
-Step: TypeAlias = (
-    Launch | Routine | Nested | Move | Point | Advance | Swap | Loop | While | Branch
-)
+Step: TypeAlias = Launch | Routine | Nested | Move | Point | Advance | Swap | Loop | While | Branch
 
 
 @dataclass(slots=True)
@@ -688,9 +686,7 @@ class _BodyPlanner:
         branches = []
         start_tick = planner.enter()
         for i, body in enumerate(node.src[:count]):
-            steps = planner.body(
-                body, operands, results, frozenset(), f"{self.name}.branch{i}"
-            )
+            steps = planner.body(body, operands, results, frozenset(), f"{self.name}.branch{i}")
             planner.clock += 1
             branches.append(tuple(steps))
         for slot in (*args, *results):
@@ -776,7 +772,9 @@ def show(steps: Sequence[Step], names: dict[Any, str], indent: str = "") -> str:
             case Move(dst, src):
                 lines.append(f"{indent}copy {dst} from {src}")
             case Point(dst, src, offset):
-                lines.append(f"{indent}{dst.name} = {src.name}" + (f" + {offset}" if offset else ""))
+                lines.append(
+                    f"{indent}{dst.name} = {src.name}" + (f" + {offset}" if offset else "")
+                )
             case Advance(slot, stride):
                 lines.append(f"{indent}{slot.name} += {stride}")
             case Swap(a, b):

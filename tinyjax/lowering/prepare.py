@@ -1,6 +1,6 @@
 """Flat body -> flat body in the normal form that fusion expects: one bottom-up walk.
 
-* Values without elements are constants of no consequence: reductions over nothing become the
+* Values without elements are constants that nothing is computed for: reductions over nothing become the
   identity, updates by nothing the operand, joins with nothing the rest.
 * Every DOT is [B,M,K] x [B,K,N] (dot_layout.py) and real.
 """
@@ -17,6 +17,7 @@ from tinyjax.core.avals import Aval
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const, toposort, tuple_of
 from tinyjax.lowering.dot_layout import canonical_dot
+
 
 def prepare(body: UOp) -> UOp:
     """The normal form of a flat body; kept on the body."""
@@ -42,6 +43,8 @@ def prepare(body: UOp) -> UOp:
 
 def _prepare_node(n: UOp) -> UOp:
     op = n.op
+    if isinstance(n.aval, Aval) and not n.aval.size and op is not Op.PARAM:
+        return _full(n.aval, 0)
     if op is Op.DOT:
         if 0 in n.src[0].aval.shape or 0 in n.src[1].aval.shape:
             return _full(n.aval, 0)
@@ -62,7 +65,7 @@ def _prepare_node(n: UOp) -> UOp:
         return n if update.aval.size else n.src[0]
     if op is Op.CONCAT and any(not s.aval.size for s in n.src):
         kept = tuple(s for s in n.src if s.aval.size)
-        return UOp(Op.CONCAT, kept, n.arg) if len(kept) > 1 else (kept or n.src)[0]
+        return UOp(Op.CONCAT, kept, n.arg) if len(kept) > 1 else kept[0]
     return n
 
 

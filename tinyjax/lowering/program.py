@@ -151,7 +151,9 @@ class Lowered:
         return _Builder(self, target or host(), name).program()
 
 
-def lower(body: UOp, num_inputs: int | None = None, donated: frozenset[int] = frozenset()) -> Lowered:
+def lower(
+    body: UOp, num_inputs: int | None = None, donated: frozenset[int] = frozenset()
+) -> Lowered:
     """Lower a closed body. `num_inputs` counts parameters, those that the body does not read too.
 
     Inputs in `donated` may be overwritten; `plan.aliases` says which outputs then lie in one.

@@ -31,7 +31,9 @@ from tinyjax.core.avals import Aval, TupleAval, aval
 from tinyjax.core.infos import GatherInfo, ScatterInfo
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const, is_const, param, toposort
-from tinyjax.lowering.affine import UNKNOWN, ZERO, IndexSpace, Lin, both, index_const, lit
+from tinyjax.lowering.affine import (
+    FALSE, UNKNOWN, ZERO, IndexSpace, Lin, both, index_const, lit,
+)  # fmt: skip
 from tinyjax.lowering.inline import LoweringError
 
 INT64 = np.dtype(np.int64)
@@ -189,7 +191,9 @@ class _Kernel:
                 flat = self.space.ravel(lead, sizes[:depth])
                 idx = self.space.unravel(flat, out.aval.shape)
             value = self.value(out, idx, None)
-            stores.append(self.store(slot, out.aval, idx, value, [n for i in lead for n, _ in i[1]]))
+            stores.append(
+                self.store(slot, out.aval, idx, value, [n for i in lead for n, _ in i[1]])
+            )
         return stores
 
     def contraction(self, accumulate: Any) -> Contraction:
@@ -290,6 +294,8 @@ class _Kernel:
 
     def load(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
         """PARAM: a load; the kernel's slots of inputs lie behind those of the outputs."""
+        if valid is FALSE or not node.aval.size:
+            return const(0, node.aval.dtype)
         shift = 0 if self.update else len(self.body.src)
         buffer = param(node.arg[0] + shift, node.aval)
         where = self.index(buffer, idx, valid)
@@ -362,16 +368,20 @@ class _Kernel:
                 inside.append(self.space.within(at, 0, size))
             inner.append(at)
         here = both(inside)
-        value = yield x, tuple(inner), both([valid, here])
+        guard = both([valid, here])
+        value = yield x, tuple(inner), guard
         if here is None:
             return value
         other = yield fill, (), valid
-        return self.choose(here, value, other)
+        return self.choose(here, value, other, guard)
 
-    def choose(self, here: UOp, value: UOp, other: UOp) -> UOp:
-        """where(here, value, other); a guarded load takes the constant as its alternative."""
+    def choose(self, here: UOp, value: UOp, other: UOp, guard: UOp | None) -> UOp:
+        """where(here, value, other); a load guarded by just that takes a constant `other` itself."""
+        if here is FALSE:
+            return other
         if value.op is Op.LOAD and other.op is Op.CONST and len(value.src) == 2:
-            return UOp(Op.LOAD, (value.src[0], other))
+            if value.src[0].src[2] is guard:
+                return UOp(Op.LOAD, (value.src[0], other))
         return value if value is other else UOp(Op.WHERE, (here, value, other))
 
     def concat(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
@@ -507,14 +517,15 @@ class _Kernel:
                 self.promise(start, last)
             inner[axis] = self.space.add(inner[axis], start)
         here = both(inside)
-        value = yield x, tuple(inner), both([valid, here])
+        guard = both([valid, here])
+        value = yield x, tuple(inner), guard
         if here is None:
             return value
         if len(node.src) > 2:
             other = yield node.src[2], (), valid
         else:
             other = const(default_fill(x.aval.dtype), x.aval.dtype)
-        return self.choose(here, value, other)
+        return self.choose(here, value, other, guard)
 
     def promise(self, start: Lin, last: int) -> None:
         """The user promises 0 <= start <= last."""

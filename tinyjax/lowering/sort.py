@@ -105,9 +105,7 @@ def parts_of(dtype: Any) -> list[_Part]:
         real = dtypes.real_dtype(dtype)
         (part,) = parts_of(real)
         size = real.itemsize
-        return [
-            _Part("float", part.bits, offset, 2 * size, part.infinity) for offset in (0, size)
-        ]
+        return [_Part("float", part.bits, offset, 2 * size, part.infinity) for offset in (0, size)]
     size = int(dtype.itemsize)
     if dtypes.is_float(dtype):
         unsigned = np.dtype(f"u{size}")
@@ -200,7 +198,9 @@ def emit_sort(operands: tuple[Any, ...], num_keys: int, radix: bool) -> str:
     return module.text()
 
 
-def _address(b: Function, itemsize: int, buffer: Value, base: Value, at: Value, stride: Value) -> Value:
+def _address(
+    b: Function, itemsize: int, buffer: Value, base: Value, at: Value, stride: Value
+) -> Value:
     element = b.add(base, b.mul(at, stride))
     return b.gep(I8, buffer, b.mul(element, itemsize))
 
@@ -297,7 +297,5 @@ def _radix(
                 b.store(b.add(to, 1), at)
                 b.store(key, b.gep(wide, ok, to))
                 b.store(b.load(I32, b.gep(I32, o, i.index)), b.gep(I32, oo, to))
-        digit.next(
-            differ.join(ok, k), differ.join(k, ok), differ.join(oo, o), differ.join(o, oo)
-        )
+        digit.next(differ.join(ok, k), differ.join(k, ok), differ.join(oo, o), differ.join(o, oo))
     return list(digit.results)

@@ -18,7 +18,17 @@ from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, is_array_like
-from tinyjax.numpy import comparing, contract, creation, indexing, reductions, shaping, sorting, ufuncs
+from tinyjax.numpy import (
+    comparing,
+    contract,
+    creation,
+    indexing,
+    picking,
+    reductions,
+    shaping,
+    sorting,
+    ufuncs,
+)
 
 ACCEPTED = (Array, int, float, complex, np.ndarray, np.generic)
 REJECTED = (list, tuple, set, dict)
@@ -97,9 +107,7 @@ def method_transpose(self: Array, *args: Any) -> Array:
     return shaping.transpose(self, axes)
 
 
-def method_astype(
-    self: Array, dtype: Any, copy: bool = False, device: Any = None
-) -> Array:
+def method_astype(self: Array, dtype: Any, copy: bool = False, device: Any = None) -> Array:
     """Converted to a dtype."""
     return creation.astype(self, dtype, copy=copy, device=device)
 
@@ -113,9 +121,7 @@ def method_dot(
     self: Array, b: Any, *, precision: Any = None, preferred_element_type: Any = None
 ) -> Array:
     """Product with another array: see `jax.numpy.dot`."""
-    return contract.dot(
-        self, b, precision=precision, preferred_element_type=preferred_element_type
-    )
+    return contract.dot(self, b, precision=precision, preferred_element_type=preferred_element_type)
 
 
 def method_view(self: Array, dtype: Any = None) -> Array:
@@ -162,7 +168,7 @@ def method_view(self: Array, dtype: Any = None) -> Array:
     return finish(b.ne(out, b.like(out, 0)) if kind == np.bool_ else out)
 
 
-def method_clip(self: Array, min: Any = None, max: Any = None) -> Array:  # noqa: A002
+def method_clip(self: Array, min: Any = None, max: Any = None) -> Array:
     """Limited to [min, max]."""
     return comparing.clip(self, min, max)
 
@@ -222,7 +228,7 @@ def method_take(
     fill_value: Any = None,
 ) -> Array:
     """Elements along an axis: see `jax.numpy.take`."""
-    return indexing.take(
+    return picking.take(
         self, indices, axis, out, mode, unique_indices, indices_are_sorted, fill_value
     )
 
@@ -237,12 +243,12 @@ def method_compress(
     fill_value: Any = 0,
 ) -> Array:
     """Slices where a condition holds: see `jax.numpy.compress`."""
-    return indexing.compress(condition, self, axis, size=size, fill_value=fill_value)
+    return picking.compress(condition, self, axis, size=size, fill_value=fill_value)
 
 
 def method_choose(self: Array, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Elementwise the choice numbered by this array."""
-    return indexing.choose(self, choices, out, mode)
+    return picking.choose(self, choices, out, mode)
 
 
 def method_byteswap(self: Array, inplace: bool = False) -> Array:
@@ -260,7 +266,9 @@ def method_byteswap(self: Array, inplace: bool = False) -> Array:
 
 def no_flat(self: Array) -> Any:
     """JAX has none either."""
-    raise NotImplementedError("Array.flat is not implemented: use x.ravel(), or x.at[...] to write.")
+    raise NotImplementedError(
+        "Array.flat is not implemented: use x.ravel(), or x.at[...] to write."
+    )
 
 
 METHODS: dict[str, Callable[..., Any]] = {
@@ -284,7 +292,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "repeat": shaping.repeat,
     "diagonal": creation.diagonal,
     "trace": contract.trace,
-    "nonzero": indexing.nonzero,
+    "nonzero": picking.nonzero,
     "round": ufuncs.round,
     "conj": ufuncs.conjugate,
     "conjugate": ufuncs.conjugate,

@@ -24,8 +24,8 @@ from tinyjax.numpy.promotion import (
 def clip(
     arr: ArrayLike,
     /,
-    min: ArrayLike | None = None,  # noqa: A002
-    max: ArrayLike | None = None,  # noqa: A002
+    min: ArrayLike | None = None,
+    max: ArrayLike | None = None,
 ) -> Array:
     """`arr` limited to [min, max]; either limit may be None. Dtype: promoted."""
     (n,) = checked("clip", arr)
@@ -68,7 +68,7 @@ def finite_node(n: UOp) -> UOp:
 
 def isclose(
     a: ArrayLike,
-    b: ArrayLike,  # noqa: F811
+    b: ArrayLike,
     rtol: ArrayLike = 1e-05,
     atol: ArrayLike = 1e-08,
     equal_nan: bool = False,
@@ -80,7 +80,7 @@ def isclose(
 
 def allclose(
     a: ArrayLike,
-    b: ArrayLike,  # noqa: F811
+    b: ArrayLike,
     rtol: ArrayLike = 1e-05,
     atol: ArrayLike = 1e-08,
     equal_nan: bool = False,
@@ -115,7 +115,10 @@ def replaced(n: UOp, nan: Any, posinf: Any, neginf: Any) -> UOp:
     low = info.min if neginf is None else neginf
     values = [
         b.cast(v, n.dtype, n.aval.weak_type)
-        for v in (b.like(n, x) if isinstance(x, np.generic) else checked("nan_to_num", x)[0] for x in (nan, high, low))
+        for v in (
+            b.like(n, x) if isinstance(x, np.generic) else checked("nan_to_num", x)[0]
+            for x in (nan, high, low)
+        )
     ]
     values = [b.broadcast(v, n.shape) if v.ndim else v for v in values]
     n = b.where(b.ne(n, n), values[0], n)

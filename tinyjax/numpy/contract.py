@@ -87,14 +87,17 @@ def mismatch(name: str, a: Any, c: Any, axis_a: int, axis_b: int, p: UOp, q: UOp
         f"{name} contracts axis {axis_a} of a (size {p.shape[axis_a]}) with axis {axis_b} of b (size "
         f"{q.shape[axis_b]})",
         rule="sizes must be equal",
-        operands={"a": Array(p) if not isinstance(a, Array) else a, "b": Array(q) if not isinstance(c, Array) else c},
+        operands={
+            "a": Array(p) if not isinstance(a, Array) else a,
+            "b": Array(q) if not isinstance(c, Array) else c,
+        },
         fix=fix,
     )
 
 
 def dot(
     a: ArrayLike,
-    b: ArrayLike,  # noqa: F811
+    b: ArrayLike,
     *,
     precision: Any = None,
     preferred_element_type: Any = None,
@@ -127,7 +130,7 @@ def product_of(p: UOp, q: UOp, dtype: Any, weak: bool) -> UOp:
 
 def matmul(
     a: ArrayLike,
-    b: ArrayLike,  # noqa: F811
+    b: ArrayLike,
     *,
     precision: Any = None,
     preferred_element_type: Any = None,
@@ -169,7 +172,11 @@ def matmul_node(name: str, a: ArrayLike, c: ArrayLike, precision: Any, preferred
     names_b: list[Any] = list(range(rank - len(lead_b), rank))
     names_a += ["n", "k"][-min(p.ndim, 2) :]
     names_b += ["k", "m"][: min(q.ndim, 2)]
-    drop_a = [i for i, d in enumerate(names_a[: len(lead_a)]) if p.shape[i] == 1 and lead[d] != 1 or (p.shape[i] == 1 and d in names_b)]
+    drop_a = [
+        i
+        for i, d in enumerate(names_a[: len(lead_a)])
+        if p.shape[i] == 1 and lead[d] != 1 or (p.shape[i] == 1 and d in names_b)
+    ]
     p = b.squeeze(p, tuple(drop_a))
     names_a = [d for i, d in enumerate(names_a) if i not in drop_a]
     drop_b = [
@@ -204,7 +211,7 @@ def matmul_node(name: str, a: ArrayLike, c: ArrayLike, precision: Any, preferred
 
 def vdot(
     a: ArrayLike,
-    b: ArrayLike,  # noqa: F811
+    b: ArrayLike,
     *,
     precision: Any = None,
     preferred_element_type: Any = None,
@@ -241,7 +248,9 @@ def vecdot(
     p, q = b.moveaxis(b.conj(p), i, p.ndim - 1), b.moveaxis(q, j, q.ndim - 1)
     p = b.reshape(p, (*p.shape[:-1], 1, p.shape[-1]))
     q = b.reshape(q, (*q.shape, 1))
-    out = matmul_node("vecdot", finish(p), finish(q), precision, dtype if dtype != p.dtype else None)
+    out = matmul_node(
+        "vecdot", finish(p), finish(q), precision, dtype if dtype != p.dtype else None
+    )
     return finish(b.squeeze(out, (out.ndim - 2, out.ndim - 1)))
 
 
@@ -260,7 +269,7 @@ def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     return finish(b.squeeze(out, (out.ndim - 2,)))
 
 
-def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:  # noqa: F811
+def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
     """All products of the elements of two flattened arrays."""
     return finish(outer_node(a, b))
 
@@ -276,7 +285,7 @@ def outer_node(a: ArrayLike, c: ArrayLike) -> UOp:
 
 def inner(
     a: ArrayLike,
-    b: ArrayLike,  # noqa: F811
+    b: ArrayLike,
     *,
     precision: Any = None,
     preferred_element_type: Any = None,
@@ -293,7 +302,7 @@ def inner(
 
 def tensordot(
     a: ArrayLike,
-    b: ArrayLike,  # noqa: F811
+    b: ArrayLike,
     axes: Any = 2,
     *,
     precision: Any = None,
@@ -306,9 +315,7 @@ def tensordot(
         count = int(axes)
         if count > min(p.ndim, q.ndim):
             raise TypeError(
-                "Number of tensordot axes (axes {}) exceeds input ranks ({} and {})".format(
-                    count, p.shape, q.shape
-                )
+                f"Number of tensordot axes (axes {count}) exceeds input ranks ({p.shape} and {q.shape})"
             )
         first, second = tuple(range(p.ndim - count, p.ndim)), tuple(range(count))
     elif isinstance(axes, (tuple, list)) and len(axes) == 2:
@@ -321,8 +328,7 @@ def tensordot(
         second = tuple(canonical_axis(i, q.ndim) for i in pair[1])
     else:
         raise TypeError(
-            "tensordot requires both axes lists to be either ints, tuples or lists, got "
-            f"{axes!r}."
+            f"tensordot requires both axes lists to be either ints, tuples or lists, got {axes!r}."
         )
     for i, j in zip(first, second, strict=True):
         if p.shape[i] != q.shape[j]:
@@ -332,7 +338,7 @@ def tensordot(
     return finish(contraction(p, q, (first, second), dtype=dtype, precision=precision))
 
 
-def kron(a: ArrayLike, b: ArrayLike) -> Array:  # noqa: F811
+def kron(a: ArrayLike, b: ArrayLike) -> Array:
     """Kronecker product."""
     return finish(kron_node(a, b))
 
@@ -351,7 +357,7 @@ def kron_node(a: ArrayLike, c: ArrayLike) -> UOp:
 
 def cross(
     a: ArrayLike,
-    b: ArrayLike,  # noqa: F811
+    b: ArrayLike,
     axisa: int = -1,
     axisb: int = -1,
     axisc: int = -1,
@@ -578,9 +584,7 @@ def contract_pair(
     free_b = [s for s in lb if s not in shared]
     out = batch + free_a + free_b
     if not summed:
-        shape = tuple(
-            p.shape[la.index(s)] if s in la else q.shape[lb.index(s)] for s in out
-        )
+        shape = tuple(p.shape[la.index(s)] if s in la else q.shape[lb.index(s)] for s in out)
         return product_of(spread(p, la, out, shape), spread(q, lb, out, shape), dtype, False), out
 
     def places(labels: list[Any], chosen: list[Any]) -> Axes:
@@ -683,5 +687,3 @@ def multi_dot(arrays: Sequence[ArrayLike], *, precision: Any = None) -> Array:
         args += [x, [i, i + 1] if n.ndim == 2 else [1 if i == 0 else i]]
     first, last = (0,) if nodes[0].ndim == 2 else (), (len(nodes),) if nodes[-1].ndim == 2 else ()
     return einsum(*args, [*first, *last], optimize="optimal", precision=precision)
-
-

@@ -13,8 +13,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import PYTHON_SCALARS
-from tinyjax.engine.values import finish, is_array_like, lift
+from tinyjax.engine.values import PYTHON_SCALARS, finish, is_array_like, lift
 from tinyjax.numpy.promotion import (
     canonical_axis,
     checked,
@@ -59,7 +58,7 @@ def given_dtype(dtype: Any, default: Any, name: str) -> tuple[Any, bool]:
 
 
 def array(
-    object: Any,  # noqa: A002
+    object: Any,
     dtype: Any = None,
     copy: bool = True,
     order: str | None = "K",
@@ -354,7 +353,7 @@ def geomspace(
 
 def eye(
     N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None
-) -> Array:  # noqa: N803
+) -> Array:
     """Ones on the k-th diagonal."""
     rows = int(N)
     cols = rows if M is None else int(M)
@@ -369,7 +368,7 @@ def identity(n: int, dtype: Any = None) -> Array:
     return eye(n, dtype=dtype)
 
 
-def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:  # noqa: N803
+def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
     """Ones at and below the k-th diagonal."""
     rows = int(N)
     cols = rows if M is None else int(M)
@@ -497,7 +496,7 @@ def diagflat(v: ArrayLike, k: int = 0) -> Array:
     return diag(finish(b.reshape(n, (n.aval.size,))), k)
 
 
-def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:  # noqa: N803
+def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
     """Powers of a vector as columns."""
     from tinyjax.lax.elementwise import power_node
 

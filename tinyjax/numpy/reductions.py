@@ -111,7 +111,7 @@ def fold(
     return finish(keep(out, axes, shape, keepdims))
 
 
-def sum(  # noqa: A001
+def sum(
     a: ArrayLike,
     axis: Axis = None,
     dtype: Any = None,
@@ -142,7 +142,7 @@ def prod(
     return fold("prod", "mul", a, axis, keepdims, initial, where, dtype, widen=promote_integers)
 
 
-def max(  # noqa: A001
+def max(
     a: ArrayLike,
     axis: Axis = None,
     out: None = None,
@@ -154,7 +154,7 @@ def max(  # noqa: A001
     return fold("max", "max", a, axis, keepdims, initial, where, needs_identity=True)
 
 
-def min(  # noqa: A001
+def min(
     a: ArrayLike,
     axis: Axis = None,
     out: None = None,
@@ -169,7 +169,7 @@ def min(  # noqa: A001
 amax, amin = max, min
 
 
-def all(  # noqa: A001
+def all(
     a: ArrayLike,
     axis: Axis = None,
     out: None = None,
@@ -182,7 +182,7 @@ def all(  # noqa: A001
     return fold("all", "and", finish(truth(n)), axis, keepdims, None, where)
 
 
-def any(  # noqa: A001
+def any(
     a: ArrayLike,
     axis: Axis = None,
     out: None = None,

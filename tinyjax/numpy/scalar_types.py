@@ -24,19 +24,19 @@ class ScalarMeta(type):
     def __hash__(cls) -> int:
         return hash(cls.dtype.type)
 
-    def __eq__(cls, other: Any) -> bool:
+    def __eq__(cls, other: Any) -> Any:
         if other is cls:
             return True
         if isinstance(other, ScalarMeta):
-            return bool(cls.dtype == other.dtype)
-        return other is cls.dtype.type or (isinstance(other, np.dtype) and other == cls.dtype)
+            return cls.dtype is other.dtype
+        return other is cls.dtype.type or (isinstance(other, np.dtype) and other is cls.dtype)
 
     def __call__(cls, x: Any) -> Array:
         from tinyjax.numpy.creation import asarray
 
         return asarray(x, dtype=cls.dtype)
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: Any) -> Any:
         return isinstance(instance, cls.dtype.type)
 
     def __repr__(cls) -> str:
@@ -51,8 +51,7 @@ def scalar_type(name: str) -> Any:
     return made
 
 
-bool_ = ScalarMeta("bool_", (object,), {"dtype": dtypes.bool_})
-bool = bool_  # noqa: A001
+bool = bool_ = scalar_type("bool")
 uint2, uint4 = scalar_type("uint2"), scalar_type("uint4")
 int2, int4 = scalar_type("int2"), scalar_type("int4")
 uint8, uint16 = scalar_type("uint8"), scalar_type("uint16")
@@ -83,7 +82,21 @@ dtype = np.dtype
 pi, e, euler_gamma = float(np.pi), float(np.e), float(np.euler_gamma)
 inf, nan, newaxis = float("inf"), float("nan"), None
 
-finfo, iinfo = dtypes.finfo, dtypes.iinfo
+
+class finfo:
+    """Limits of a float dtype: eps, max, min, tiny, bits, ... (ml_dtypes' object)."""
+
+    def __new__(cls, dtype: Any) -> Any:
+        return dtypes.finfo(dtype)
+
+
+class iinfo:
+    """Limits of an integer dtype: min, max, bits (ml_dtypes' object)."""
+
+    def __new__(cls, int_type: Any) -> Any:
+        return dtypes.iinfo(int_type)
+
+
 promote_types, result_type = dtypes.promote_types, dtypes.result_type
 issubdtype, isdtype = dtypes.issubdtype, dtypes.isdtype
 

@@ -33,7 +33,11 @@ def sequence(name: str, arrays: Any) -> list[UOp]:
     if isinstance(arrays, (Array, np.ndarray)):
         if not arrays.ndim:
             raise ValueError(f"Need at least one array to {name}.")
-        return [b.squeeze(b.slice_axis(n, 0, i, i + 1), (0,)) for n in [lift(arrays)] for i in range(n.shape[0])]
+        return [
+            b.squeeze(b.slice_axis(n, 0, i, i + 1), (0,))
+            for n in [lift(arrays)]
+            for i in range(n.shape[0])
+        ]
     if not isinstance(arrays, (list, tuple)):
         try:
             arrays = list(arrays)
@@ -95,7 +99,12 @@ def check_order(order: str) -> str:
 
 
 def reshape(
-    a: ArrayLike, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None
+    a: ArrayLike,
+    shape: Any,
+    order: str = "C",
+    *,
+    copy: bool | None = None,
+    out_sharding: Any = None,
 ) -> Array:
     """The same elements in another shape; one size may be -1. Order "F" reads columns first."""
     (n,) = checked("reshape", a)
@@ -142,7 +151,9 @@ def matrix_transpose(x: ArrayLike, /) -> Array:
     """The last two axes exchanged."""
     (n,) = checked("matrix_transpose", x)
     if n.ndim < 2:
-        raise ValueError(f"x must be at least two-dimensional for matrix_transpose; got ndim={n.ndim}")
+        raise ValueError(
+            f"x must be at least two-dimensional for matrix_transpose; got ndim={n.ndim}"
+        )
     order = list(range(n.ndim))
     order[-2:] = [n.ndim - 1, n.ndim - 2]
     return finish(b.permute(n, order))
@@ -157,9 +168,7 @@ def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
     return finish(b.permute(n, order))
 
 
-def moveaxis(
-    a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]
-) -> Array:
+def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Axes moved to new places, the others keeping their order."""
     (n,) = checked("moveaxis", a)
     sources = canonical_axes((source,) if isinstance(source, int) else tuple(source), n.ndim)
@@ -343,19 +352,18 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
     """The slices of an axis."""
     (n,) = checked("unstack", x)
     if not n.ndim:
-        raise ValueError(f"Unstack requires arrays with rank > 0, however a scalar array was passed.")
+        raise ValueError(
+            "Unstack requires arrays with rank > 0, however a scalar array was passed."
+        )
     place = canonical_axis(axis, n.ndim)
     return tuple(
-        finish(b.squeeze(b.slice_axis(n, place, i, i + 1), (place,)))
-        for i in range(n.shape[place])
+        finish(b.squeeze(b.slice_axis(n, place, i, i + 1), (place,))) for i in range(n.shape[place])
     )
 
 
 def vstack(tup: Any, dtype: Any = None) -> Array:
     """Joined along the first axis; vectors are rows."""
-    return finish(
-        concat_nodes("vstack", [two_axes(n) for n in sequence("vstack", tup)], 0, dtype)
-    )
+    return finish(concat_nodes("vstack", [two_axes(n) for n in sequence("vstack", tup)], 0, dtype))
 
 
 def hstack(tup: Any, dtype: Any = None) -> Array:
@@ -398,7 +406,7 @@ def block(arrays: Any) -> Array:
         if isinstance(x, list):
             return [n for i in x for n in leaves(i)]
         if isinstance(x, tuple):
-            raise ValueError("jax.numpy.block does not allow tuples, got {}".format(x))
+            raise ValueError(f"jax.numpy.block does not allow tuples, got {x}")
         return checked("block", x)
 
     rank = max(levels, *(n.ndim for n in leaves(arrays)))
@@ -440,9 +448,7 @@ def split_points(name: str, size: int, sections: Any, exact: bool) -> list[int]:
     return [0, *limited, size]
 
 
-def split_along(
-    name: str, ary: ArrayLike, sections: Any, axis: int, exact: bool
-) -> list[Array]:
+def split_along(name: str, ary: ArrayLike, sections: Any, axis: int, exact: bool) -> list[Array]:
     """Parts of an axis."""
     (n,) = checked(name, ary)
     place = canonical_axis(axis, n.ndim)
@@ -492,7 +498,7 @@ def tile_node(n: UOp, reps: tuple[int, ...]) -> UOp:
     return b.reshape(spread, tuple(t * s for t, s in zip(times, shape, strict=True)))
 
 
-def tile(A: ArrayLike, reps: Any) -> Array:  # noqa: N803
+def tile(A: ArrayLike, reps: Any) -> Array:
     """`A` repeated as a block, `reps` times along each axis."""
     (n,) = checked("tile", A)
     times = canonical_shape(reps)
@@ -1016,7 +1022,9 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb") -> Array:
     if known is None:
         from tinyjax.core.errors import ConcretizationTypeError
 
-        raise ConcretizationTypeError(array, "  The size of jnp.trim_zeros's result depends on values.")
+        raise ConcretizationTypeError(
+            array, "  The size of jnp.trim_zeros's result depends on values."
+        )
     nonzero = np.flatnonzero(known)
     if not len(nonzero):
         return finish(b.slice_axis(n, 0, 0, 0))

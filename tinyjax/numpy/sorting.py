@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.uop import UOp
@@ -171,7 +170,9 @@ def searchsorted(
     Cost: log2(len(a)) gathers.
     """
     if side not in ("left", "right"):
-        raise ValueError(f"{side!r} is an invalid value for keyword 'side'. Expected one of ['left', 'right'].")
+        raise ValueError(
+            f"{side!r} is an invalid value for keyword 'side'. Expected one of ['left', 'right']."
+        )
     if method not in ("scan", "scan_unrolled", "sort", "compare_all"):
         raise ValueError(
             f"{method!r} is an invalid value for keyword 'method'. Expected one of ['sort', 'scan', "

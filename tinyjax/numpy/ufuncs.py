@@ -157,7 +157,7 @@ def absolute(x: ArrayLike, /) -> Array:
     return finish(n if same else b.abs_(n))
 
 
-abs = absolute  # noqa: A001
+abs = absolute
 
 
 def fabs(x: ArrayLike, /) -> Array:
@@ -230,7 +230,7 @@ def _rounding(name: str, op: Op, x: ArrayLike) -> Array:
     return finish(UOp(op, (n,)))
 
 
-def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:  # noqa: A001
+def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """To `decimals` places, ties to even."""
     (n,) = checked("round", a)
     if dtypes.is_integer(n.dtype) or n.dtype == np.bool_:
@@ -317,7 +317,7 @@ def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
     return finish(UOp(Op.REM, (p, q)))
 
 
-def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:  # noqa: A001
+def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
     """(floor_divide, remainder)."""
     return floor_divide(x, y), remainder(x, y)
 
@@ -357,7 +357,7 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
     return finish(b.pow_(p, q))
 
 
-pow = power  # noqa: A001
+pow = power
 
 
 def float_power(x: ArrayLike, y: ArrayLike, /) -> Array:

@@ -279,23 +279,31 @@ class BufferPool:
         except IndexError:
             return ndarray(shape, dtype, found.owner_at(self._new_block(found)))
 
-    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray[Any]]:
-        """A function like `empty` for one shape and dtype: the outputs of a compiled program.
+    def maker(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[[], tuple[NDArray[Any], int]]:
+        """A function that makes (array, address) of one shape and dtype: a program's outputs.
 
         Whether blocks are guarded (hardened mode) is decided here, once.
         Cost: about 0.4 us per array.
         """
         nbytes = math.prod(shape) * dtype.itemsize
         if config.tinyjax_hardened:
-            return lambda: self._guarded_empty(shape, dtype, nbytes)
+
+            def make_guarded() -> tuple[NDArray[Any], int]:
+                array = self._guarded_empty(shape, dtype, nbytes)
+                return array, address(array)
+
+            return make_guarded
         found = self.size_class(nbytes)
         pop, owner_at = found.pop, found.owner_at
 
-        def make() -> NDArray[Any]:
+        def make() -> tuple[NDArray[Any], int]:
             try:
-                return ndarray(shape, dtype, owner_at(pop()))
+                at = pop()
             except IndexError:
-                return ndarray(shape, dtype, owner_at(self._new_block(found)))
+                at = self._new_block(found)
+            return ndarray(shape, dtype, owner_at(at)), at
 
         return make
 

@@ -68,18 +68,6 @@ def exp(x: Num) -> Num:
     return p * power_of_two(t) * where(negative, x.const(2.0**-spare), 2.0**spare)
 
 
-def exp_nonpositive(x: Num, correction: Num | None = None) -> Num:
-    """e**(x + correction) for x <= 0: `exp` without what only x > 0 needs."""
-    form = x.format
-    spare = SPARE[form.bits]
-    x = at_least(x, EXP_RANGE[form.bits][0])
-    t, r = reduce_ln2(x, centre(form) + spare)
-    if correction is not None:
-        r = r + correction
-    p = horner(r, (1.0, 1.0, *table.EXP[form.bits]))
-    return p * power_of_two(t) * 2.0**-spare
-
-
 def exp2(x: Num) -> Num:
     """2**x; exact for integers."""
     form = x.format
