@@ -15,8 +15,9 @@ from tinyjax.core.uop import UOp, const, param
 from tinyjax.core.verify import verify_kernel
 from tinyjax.lowering.codegen import KernelCode, compile_kernel
 from tinyjax.lowering.interpret import interpret, interpret_nest
+from tinyjax.lowering.merge import merge_ranges
 from tinyjax.lowering.nest import Nest, verify
-from tinyjax.lowering.schedule import merge_ranges, schedule
+from tinyjax.lowering.schedule import schedule
 from tinyjax.lowering.target import Target, host
 from tinyjax.runtime import cpu, loader
 

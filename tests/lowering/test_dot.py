@@ -453,7 +453,7 @@ def test_narrow_results_are_rounded_once_and_keep_subnormals() -> None:
         ((1, 4096, 1, 4096), (False, True), "inner tile 8x1, A none, B none, kc 0"),
         ((1, 1, 4096, 4096), (False, True), "inner swapped tile 8x1, A none, B none, kc 0"),
         ((1, 1, 4096, 4096), (False, False), "outer tile 1x64, A none, B none, kc 8, split 256"),
-        ((1, 64, 64, 65536), (True, False), "outer tile 6x64, A none, B step, kc 512, split 4096"),
+        ((1, 64, 64, 65536), (True, False), "outer tile 6x64, A none, B none, kc 0, split 2048"),
     ],
 )
 def test_the_heuristic_picks(

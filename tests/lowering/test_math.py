@@ -46,7 +46,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "ATAN2": (1.5, 1.5),
     "ERF": (1.1, 1.0),
     "ERFC": (1.6, 1.65),
-    "ERFINV": (1.8, 1.9),
+    "ERFINV": (1.98, 1.9),
     "POW": (0.95, 0.9),
     "CBRT": (0.51, 0.51),
     "RSQRT": (1.5, 1.5),

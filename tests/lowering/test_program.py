@@ -6,13 +6,22 @@ import numpy as np
 import pytest
 
 from tests.lowering.bodies import (
-    F32, I32, arg, check, layer_norm, normal, run, scalar, softmax, transformer,
+    F32,
+    I32,
+    arg,
+    check,
+    layer_norm,
+    normal,
+    run,
+    scalar,
+    softmax,
+    transformer,
 )  # fmt: skip
 from tinyjax.core import build as B
 from tinyjax.core import execute
+from tinyjax.core.avals import aval
 from tinyjax.core.infos import CallInfo, GatherInfo, HostCallInfo, ScatterInfo
 from tinyjax.core.ops import Op
-from tinyjax.core.avals import aval
 from tinyjax.core.uop import UOp, get, tuple_of
 from tinyjax.lowering.program import LoopKernel, lower
 

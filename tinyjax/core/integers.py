@@ -919,7 +919,9 @@ class Algebra:
         for terms, (low, high) in sums:
             spans = {}
             for n, c in terms:
-                a, b = self.fact(n).bounds  # type: ignore[misc]
+                a, b = PLAIN.bounds(n)
+                if n in self.atoms:
+                    a, b = max(a, self.atoms[n][0]), min(b, self.atoms[n][1])
                 spans[n] = (c * a, c * b) if c > 0 else (c * b, c * a)
             least, most = (sum(s[i] for s in spans.values()) for i in (0, 1))
             for n, c in terms:

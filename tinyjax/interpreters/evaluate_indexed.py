@@ -45,7 +45,7 @@ def dynamic_update(node: UOp, args: list[Array]) -> Array:
     """A copy of x with `update` written at run-time starts, which are clamped."""
     x, update = args[:2]
     starts = clamped_starts(args[2:], x.shape, update.shape)
-    y = x.copy()
+    y = np.array(x)  # rank 0: x may be a scalar, which `copy` would keep
     y[tuple(slice(s, s + n) for s, n in zip(starts, update.shape))] = update
     return y
 

@@ -321,7 +321,7 @@ def scatter_rule(y: UOp, dx: Tangent, dindex: Tangent, du: Tangent) -> Tangent:
     kind = y.arg.kind
     if kind in ("add", "set"):
         return b.scatter(instantiate(dx, x), indices, instantiate(du, updates), y.arg)
-    if kind != "mul" or not y.arg.unique_indices:
+    if kind != "mul" or not (y.arg.unique_indices or du is None):
         raise NotImplementedError(
             f"scatter_{kind} with indices that may repeat has no derivative; pass "
             "unique_indices=True to scatter_mul, or combine updates with segment_max/min first."

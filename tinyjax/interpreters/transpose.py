@@ -398,13 +398,7 @@ def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     info: ScanInfo = n.arg
     body, args, lin = n.src[0], n.src[1:], tuple(linear[1:])
     nc, nk = info.num_consts, info.num_carry
-    if not all(lin[nc : nc + nk]) and any(lin[nc : nc + nk]):
-        raise NotImplementedError(
-            "cannot transpose a scan whose carry is partly linear; differentiate with vjp, which "
-            "separates the linear part first."
-        )
-    if nk and not lin[nc]:
-        raise NotImplementedError("cannot transpose a scan with a known carry")
+    # Every carry of a linear scan is linear: an initial value that mentions no variable is a zero.
     from tinyjax.interpreters.linearize import slice_avals
 
     consts, carry, xs = args[:nc], args[nc : nc + nk], args[nc + nk :]
@@ -413,7 +407,7 @@ def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     known_xs = [x for x, on in zip(xs, lin[nc + nk :], strict=True) if not on]
     lin_xs = [x for x, on in zip(xs, lin[nc + nk :], strict=True) if on]
     ys_on = tuple(ct is not None for ct in cts[nk:])
-    key = ("scan transpose", lin, ys_on)
+    key = ("scan transpose", lin[:nc], lin[nc + nk :], ys_on)
     new = body.derived.get(key)
     if new is None:
         params, outs = open_vars(body, slice_avals(args, info))
@@ -462,7 +456,7 @@ def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     return [
         None,
         *[next(d_consts) if on else None for on in lin[:nc]],
-        *d_carry,
+        *[ct if on else None for ct, on in zip(d_carry, lin[nc : nc + nk], strict=True)],
         *[next(d_xs) if on else None for on in lin[nc + nk :]],
     ]
 

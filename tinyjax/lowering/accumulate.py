@@ -205,7 +205,8 @@ def prefix(e: Emitter, node: UOp) -> list[Register]:
     values = e.value(node.src[0], vector)
     out: Parts = []
     for u, old in enumerate(parts):
-        new = canonical(e, values[u if len(values) > 1 else 0])
+        new = values[u if len(values) > 1 else 0]
+        new = canonical(e, ops_for(e, new).cast(new, node.aval.dtype))
         out.append((combine(e, node.arg[0], old[0], new),))
     e.accumulators[node] = out
     return [p[0] for p in out]
@@ -224,7 +225,7 @@ def scan(e: Emitter, node: UOp) -> list[Register]:
     """
     kind, lanes = node.arg[0], e.lanes
     (carry,) = e.accumulators[node][0]
-    x = canonical(e, e.value(node.src[0], True)[0])
+    x = canonical(e, e.vectors.cast(e.value(node.src[0], True)[0], node.aval.dtype))
     neutral = canonical(e, e.vectors.constant(x.dtype, prefix_start(kind, x.dtype)))
     distance = 1
     while distance < lanes:

@@ -56,7 +56,7 @@ class IndexSpace:
         self.remainder_of: dict[UOp, tuple[UOp, Lin, int]] = {}  # L % d -> (L // d, L, d)
         self.nodes: dict[Lin, UOp] = {}
 
-    # --- atoms -------------------------------------------------------------------------------------
+    # --- atoms ----------------------------------------------------------------------------------
 
     def atom(self, node: UOp, low: int, high: int) -> Lin:
         """`node` as an index with these (inclusive) bounds."""
@@ -72,7 +72,7 @@ class IndexSpace:
         node = UOp(Op.RANGE, (index_const(extent),), (number, kind))
         return self.atom(node, 0, extent - 1)
 
-    # --- arithmetic --------------------------------------------------------------------------------
+    # --- arithmetic -----------------------------------------------------------------------------
 
     def _make(self, constant: int, terms: dict[UOp, int]) -> Lin:
         pairs = self.remainder_of
@@ -171,7 +171,7 @@ class IndexSpace:
         self.remainder_of[under] = (over, a, d)
         return result
 
-    # --- shapes ------------------------------------------------------------------------------------
+    # --- shapes ---------------------------------------------------------------------------------
 
     def ravel(self, idx: Sequence[Lin], shape: Sequence[int]) -> Lin:
         """Row-major position of an element."""
@@ -195,7 +195,7 @@ class IndexSpace:
             out.append(flat if shape[0] != 1 else ZERO)
         return tuple(reversed(out))
 
-    # --- nodes -------------------------------------------------------------------------------------
+    # --- nodes ----------------------------------------------------------------------------------
 
     def node(self, a: Lin) -> UOp:
         """The stage-2 node of an index."""

@@ -16,16 +16,12 @@ from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.core.verify import verify_kernel
 from tinyjax.lowering.emit import emit
+from tinyjax.lowering.merge import merge_ranges
 from tinyjax.lowering.nest import Loop, Nest, Write, verify
-from tinyjax.lowering.schedule import (
-    Schedule,
-    TaskSplit,
-    merge_ranges,
-    schedule,
-    wanted_chunks,
-)
+from tinyjax.lowering.schedule import Schedule, schedule
 from tinyjax.lowering.split import split_folds
 from tinyjax.lowering.target import Target, host
+from tinyjax.lowering.tasks import TaskSplit, wanted_chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ def _planned(sink: UOp, target: Target) -> Schedule:
 def _compile(sink: UOp, target: Target, name: str, slots: int | None) -> tuple[KernelCode, ...]:
     sink = merge_ranges(sink)
     plan = _planned(sink, target)
-    chunks = wanted_chunks(plan)
+    chunks = wanted_chunks(plan.tasks, plan.cycles)
     split = split_folds(sink, chunks, slots) if chunks > 1 else None
     if split is None:
         return (_finish(plan, target, name, ()),)
@@ -103,7 +99,7 @@ def _finish(plan: Schedule, target: Target, name: str, scratch: tuple[int, ...])
         name,
         emit(plan, target, name),
         "vector" if any("vector" in a for a in plan.actions) else "scalar",
-        plan.tasks,
+        plan.tasks.split,
         flops,
         nbytes,
         plan.cycles,

@@ -16,8 +16,17 @@ from tinyjax.core import dtypes
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const_value, toposort
 from tinyjax.lowering.dot import (
-    DOT_PARAMS, DotSpec, Epilogue, Operand, Param, choose_schedule, dot_params, dot_target,
-    gemm_kernels, strided, strided_store,
+    DOT_PARAMS,
+    DotSpec,
+    Epilogue,
+    Operand,
+    Param,
+    choose_schedule,
+    dot_params,
+    dot_target,
+    gemm_kernels,
+    strided,
+    strided_store,
 )  # fmt: skip
 from tinyjax.lowering.dot_layout import View, view_of, view_source
 from tinyjax.lowering.dot_operands import slot_pointer
@@ -130,7 +139,7 @@ def epilogue_of(body: UOp, accumulate: Any, target: Target) -> Epilogue:
 
 @dataclass(frozen=True, slots=True)
 class DotKernel(Kernel):
-    """The closed body of a contraction group: outputs computed from one DOT over views of parameters."""
+    """The closed body of a contraction group: outputs computed from one DOT over views."""
 
     body: UOp
 
@@ -160,7 +169,7 @@ class DotKernel(Kernel):
     def slots(self) -> int:
         """Outputs and inputs."""
         params = [n.arg[0] for n in toposort(self.body.src) if n.op is Op.PARAM]
-        return len(self.body.src) + 1 + max(params)
+        return len(self.body.src) + 1 + int(max(params))
 
     def codes(self, target: Target) -> list[Code]:
         """Packing, the product, the sum of parts: as the schedule says."""
@@ -227,4 +236,5 @@ def _gather(flat: np.ndarray[Any, Any], shape: Sequence[int], view: View) -> np.
                     Op.ADD: np.add, Op.MUL: np.multiply, Op.IDIV: np.floor_divide, Op.MOD: np.mod,
                 }[n.op](x, y)  # fmt: skip
         at = at + done[view.batch]
-    return flat[np.broadcast_to(at, tuple(shape))]
+    taken: np.ndarray[Any, Any] = flat[np.broadcast_to(at, tuple(shape))]
+    return taken

@@ -1,9 +1,10 @@
 """Where the operands of a DOT lie: batched matrices as strides over buffers that exist anyway.
 
-`canonical_dot` writes every DOT as [B,M,K] x [B,K,N] -> [B,M,N] over reshaped and permuted operands.
-`view_source` then looks through as many of those movement ops (the user's and the inserted ones) as
-still give one stride per row and column; the batch may be split (heads of an attention), because its
-address is computed once per matrix. What cannot be read so is copied by a kernel of its own.
+`canonical_dot` writes every DOT as [B,M,K] x [B,K,N] -> [B,M,N] over reshaped and permuted
+operands. `view_source` then looks through as many of those movement ops (the user's and the
+inserted ones) as still give one stride per row and column; the batch may be split (heads of an
+attention), because its address is computed once per matrix. What cannot be read so is copied by a
+kernel of its own.
 """
 
 from __future__ import annotations

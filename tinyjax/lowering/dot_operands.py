@@ -81,7 +81,7 @@ class Operand:
     `width` scalars' worth of work along columns). `shared` says it does not depend on the batch,
     so it is packed once. `key` names what is compiled in, for the object cache.
     `cheap` says a load is about one instruction: only such operands are read again and again where
-    they lie. `costly` says one is worth more than storing and loading it: packed once for all.
+    they lie.
     """
 
     dtype: np.dtype
@@ -90,7 +90,6 @@ class Operand:
     key: str
     shared: bool = False
     cheap: bool = False
-    costly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +331,7 @@ def transposed(a: Operand) -> Operand:
         return load
 
     unit = None if a.unit is None else _OTHER[a.unit]
-    return Operand(a.dtype, unit, open, f"T({a.key})", a.shared, a.cheap, a.costly)
+    return Operand(a.dtype, unit, open, f"T({a.key})", a.shared, a.cheap)
 
 
 def transposed_store(out: Epilogue) -> Epilogue:

@@ -178,8 +178,11 @@ INNER_LIMIT, INNER_LEAST_K = 12, 64  # A B^T with this few rows: packing B costs
 INNER_SUMS, INNER_ROWS = 16, 8  # accumulators of an inner tile; streams one core prefetches well
 K_BLOCK_BYTES = 2048  # kc: a panel of 4 packed vectors is 128 KiB, an eighth of L2
 ROW_BLOCK, COLUMN_BLOCK = 96, 1024  # mc, nc
-UNPACKED_B_BYTES = 1 << 20  # B is read in place below this: measured 115 against 110 GFLOP/s at
-# 128x784x512; at 1024x1024, where its rows lie 4 KiB apart, 98 against 105
+LEAST_ROWS = 24  # of a task: fewer would not repay reading B from a cache further away
+# B is read in place if it is small or few rows use it: 115 against 110 GFLOP/s at 128x784x512, 99
+# against 99 at 256x1024x1024; at 1024x1024x1024 98 against 105.
+UNPACKED_B_BYTES, UNPACKED_ROWS = 1 << 20, 256
+PACKED_BY_TASK_COLUMNS = 512  # a wider product would pack the same rows of A for several tasks
 WORK_PER_TASK = 1 << 19  # multiply-adds: about 10 us, twice the cost of a parallel launch
 STREAMED_PER_TASK = 1 << 16  # the same where every multiply-add costs a load from memory
 TASKS_PER_THREAD = 3  # so that waiting for the last chunk costs at most a third of a share
@@ -279,22 +282,20 @@ def _packed(
     small = n * k * size <= UNPACKED_B_BYTES
     mc, nc = round_up(ROW_BLOCK, mr), COLUMN_BLOCK
     pack_b: Packing = "step"
-    if b.unit == "col" and ((b.cheap and small) or m <= mr):
+    if b.unit == "col" and (m <= mr or (b.cheap and (small or m <= UNPACKED_ROWS))):
         pack_b = "none"
     elif small and not b.shared and m <= 2 * ROW_BLOCK:
         pack_b = "task"
         mc, nc = round_up(max(m, 1), mr), round_up(max(n, 1), nr)
-    pack_a: Packing = "none" if a.cheap else "task"
-    if a.costly and n > nc:
-        pack_a = "step"
-    group = _group(target, accumulate, a, b, k)
-    if group > 1 and m > SKINNY:
-        pack_a, pack_b = "task", "step" if pack_b == "none" else pack_b
-        if group == 4 and dtypes.is_signed(a.dtype) and dtypes.is_signed(b.dtype):
-            mr, tail = SIGNED_BYTES_TILE  # one row less: its registers hold the correction
-            mc = round_up(mc, mr)
-    else:
-        group = 1
+    group = _group(target, accumulate, a, b, k) if m > SKINNY else 1
+    pack_a: Packing = "none"
+    if group > 1 or not a.cheap:
+        pack_a = "task" if n <= PACKED_BY_TASK_COLUMNS else "step"
+    if group > 1 and pack_b == "none":
+        pack_b = "step"
+    if group == 4 and dtypes.is_signed(a.dtype) and dtypes.is_signed(b.dtype):
+        mr, tail = SIGNED_BYTES_TILE  # one row less: its registers hold the correction
+        mc = round_up(mc, mr)
     kc = K_BLOCK_BYTES * group // size
     if k <= kc or (pack_a == "none" and pack_b == "none"):
         kc = 0
@@ -339,6 +340,7 @@ def _cut(schedule: DotSchedule, batch: int, m: int, n: int, k: int, threads: int
         smallest = nc
     while tasks(mc, nc) < wanted and nc > smallest:
         nc = max(smallest, round_up(nc // 2, nr))
-    while tasks(mc, nc) < wanted and mc > mr:
-        mc = max(mr, round_up(mc // 2, mr))
+    least_rows = mr if streamed else round_up(min(mc, LEAST_ROWS), mr)
+    while tasks(mc, nc) < wanted and mc > least_rows:
+        mc = max(least_rows, round_up(mc // 2, mr))
     return replace(schedule, mc=mc, nc=nc)

@@ -26,8 +26,9 @@ from tinyjax.lowering.indexing import Indexing
 from tinyjax.lowering.irtext import I1, I32, I64, PTR, VOID, IRBuilder, Value
 from tinyjax.lowering.nest import Accumulate, Line, Loop, Write
 from tinyjax.lowering.registers import INT32, INT64, Register
-from tinyjax.lowering.schedule import FOLD_CHAIN, Partition, Schedule
+from tinyjax.lowering.schedule import FOLD_CHAIN, Schedule
 from tinyjax.lowering.target import Target
+from tinyjax.lowering.tasks import Partition
 
 
 class Emitter:
@@ -44,9 +45,9 @@ class Emitter:
     ) -> None:
         self.b, self.target, self.slots = b, target, slots
         self.free, self.indexing = free, indexing
-        self.task_loops = [] if schedule is None else schedule.task_loops
-        self.block = 1 if schedule is None else schedule.block
-        self.partition = None if schedule is None else schedule.partition
+        self.task_loops = [] if schedule is None else schedule.tasks.loops
+        self.block = 1 if schedule is None else schedule.tasks.block
+        self.partition = None if schedule is None else schedule.tasks.partition
         self.scalars = Elementwise(b, target)
         self.vectors = self.scalars
         self.memo: dict[Any, Any] = {}
@@ -180,7 +181,7 @@ class Emitter:
     def same_width(self, node: UOp, args: list[list[Register]]) -> list[list[Register]]:
         """Index operands all in 32-bit lanes or all in 64-bit ones."""
         sources = [s for s in node.src if s.aval.dtype == INT64]
-        small = all(self.indexing.fits32(s) for s in sources)
+        small = node.op is not Op.BITCAST and all(self.indexing.fits32(s) for s in sources)
         if node.aval.dtype == INT64 and node.op is not Op.CAST:
             small = small and self.indexing.fits32(node)
         target = INT32 if small else INT64

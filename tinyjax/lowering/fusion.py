@@ -8,11 +8,12 @@ placed, so it is known which groups want its value, how often, and in which orde
   if that closes no cycle, otherwise by a new group.
 
 Groups hence grow by absorbing producers (prologues), by becoming the epilogue of a fold they read,
-and by taking on further outputs; a second, short pass merges siblings (equal loops, a common input).
+and by taking on further outputs; readers of one value with equal loops are joined (siblings).
 
-A read is *aligned* when the element wanted is the current one: the same row-major position, or that
-of the row (trailing axes broadcast). Aligned values live in registers, and a fold over trailing axes
-that is read aligned is one more sweep over the row: softmax and layer norm are single kernels.
+A read is *aligned* when the element wanted is the current one: the same row-major position, or
+that of the row (trailing axes broadcast). Aligned values live in registers, and a fold over
+trailing axes that is read aligned is one more sweep over the row: softmax and layer norm are single
+kernels.
 
 What is decided by cost is in `_Planner.inline_or_realise`; terms are in costs.py, every decision is
 a row of the table. Classes of ops: DESIGN 7.
@@ -219,7 +220,7 @@ class _Planner:
             self.require(out)
         self.estimate()
 
-    # --- estimates -----------------------------------------------------------------------------------
+    # --- estimates ------------------------------------------------------------------------------
 
     def estimate(self) -> None:
         """Time and bytes per element if what is cheap below a node is inlined into it.
@@ -261,7 +262,7 @@ class _Planner:
             if age:
                 self.late[n] = age
 
-    # --- groups --------------------------------------------------------------------------------------
+    # --- groups ---------------------------------------------------------------------------------
 
     def new_group(self, kind: str) -> int:
         self.groups.append(Group(kind))
@@ -319,7 +320,7 @@ class _Planner:
         wanted = {s for s in node.src if s.op is not Op.CONST}
         return len((self.frontier[group] - {node}) | wanted) + len(g.outputs) < costs.MAX_BUFFERS
 
-    # --- siblings ------------------------------------------------------------------------------------
+    # --- siblings -------------------------------------------------------------------------------
 
     def merge_readers(self, node: UOp) -> None:
         """Join groups that run the same loops over `node`, so that it is read once.
@@ -374,14 +375,14 @@ class _Planner:
 
     def drop_merged(self) -> None:
         """Renumber after the walk."""
-        numbers = {}
+        numbers: dict[int, int] = {}
         for g, group in enumerate(self.groups):
             if group.outputs:
                 numbers[g] = len(numbers)
         self.groups = [g for g in self.groups if g.outputs]
         self.home = {n: numbers[g] for n, g in self.home.items()}
 
-    # --- the walk ------------------------------------------------------------------------------------
+    # --- the walk -------------------------------------------------------------------------------
 
     def run(self) -> None:
         for node in reversed(self.order):
@@ -545,7 +546,7 @@ class _Planner:
             return False
         rows, total = min(size, *sizes), max(_read_size(node), *sizes)
         same = rows == max(size, *sizes) and size <= min(sizes)
-        return same or rows >= costs.MIN_ROWS or total <= costs.SMALL
+        return bool(same or rows >= costs.MIN_ROWS or total <= costs.SMALL)
 
     def map(self, node: UOp) -> None:
         uses = self.uses[node]
@@ -561,7 +562,7 @@ class _Planner:
         self.inline_or_realise(node, uses)
 
     def inline_or_realise(self, node: UOp, uses: dict[int, _Access]) -> None:
-        """The cheapest of: evaluate wherever read; let a reader write it too; a group of its own."""
+        """The cheapest of: evaluate it wherever read; let a reader write it; a group of its own."""
         size, item = node.aval.size, node.aval.dtype.itemsize
         work, read = size * self.work[node], size * self.bytes[node] * costs.NS_PER_BYTE
         move = size * item * costs.NS_PER_BYTE
@@ -665,7 +666,7 @@ def _operand_accesses(node: UOp, access: _Access, level: int) -> list[tuple[UOp,
     return out
 
 
-# --- closing groups ---------------------------------------------------------------------------------
+# --- closing groups -----------------------------------------------------------------------------
 
 
 def plan_fusion(body: UOp) -> FusionPlan:

@@ -1,4 +1,4 @@
-"""Flat bodies: a closed stage-1 body -> one without inlinable calls, typed keys, weak types or marks.
+"""Flat bodies: a closed stage-1 body -> one without calls, typed keys, weak types or marks.
 
 After this pass a body has PARAM and CONST leaves and only ops that compute something. What is left
 of CALL is `precompile=True` (nested programs); SCAN, WHILE and COND hold flat bodies. Erased:
@@ -137,11 +137,11 @@ def _elementwise(op: Op, src: tuple[UOp, ...], arg: Any) -> UOp:
     return UOp(op, src, arg)
 
 
-# --- typed keys -------------------------------------------------------------------------------------
+# --- typed keys ---------------------------------------------------------------------------------
 
 
 def _key_shape(n: UOp) -> tuple[int, ...]:
-    return next(s.aval.dtype.key_shape for s in n.operands if _has_keys(s))  # type: ignore[no-any-return]
+    return next(s.aval.dtype.key_shape for s in n.operands if _has_keys(s))
 
 
 def _expand_trailing(x: UOp, shape: tuple[int, ...]) -> UOp:

@@ -4,7 +4,7 @@
       a = load p1[32*r0 + r1]
       p0[32*r0 + r1] = exp(a)
 
-Index arithmetic is written in place, guards as `if`; every value that is used more than once gets a name.
+Index arithmetic is written in place, guards as `if`; values used more than once get a name.
 """
 
 from __future__ import annotations

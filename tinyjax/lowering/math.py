@@ -52,7 +52,7 @@ DECOMPOSE: dict[str, Callable[..., Num]] = {
     "ATAN2": trigonometric.atan2,  # 1.40, 1.39; 36, 47
     "ERF": special.erf,  # 1.04, 0.97; 34, 56
     "ERFC": special.erfc,  # 1.52, 1.59; 67, 91
-    "ERFINV": special.erfinv,  # 1.75, 1.81; 60, 157
+    "ERFINV": special.erfinv,  # 1.96, 1.81; 60, 157
     "POW": power.power,  # 0.87, 0.85; 121, 132
     "CBRT": power.cbrt,  # 0.50, 0.50; 52, 58
     "RSQRT": power.rsqrt,  # 1.49, 1.48; 2, 2

@@ -165,10 +165,15 @@ def load(e: Emitter, node: UOp) -> list[Register]:
     if not wide:
         return scalar_loads(e, node, index, dtype, other)
     b = e.b
+    if other is not None:  # an index literal may be in 32-bit lanes
+        other = [e.vectors.cast(x, dtype) for x in other]
     pointers = addresses(e, index)
     stride, offsets = lane_offsets(e, index)
     valid = conditions(e, index)
     kind, unit = element(dtype)
+    if is_transposed(e, index) and offsets is None and valid is None and unit == 1:
+        made = transposed_load(e, kind, pointers[0], stride)
+        return [e.vectors.from_storage(dtype, x) for x in made]
     out: list[Register] = []
     for u in range(e.count(node)):
         pointer = pointers[u if len(pointers) > 1 else 0]
@@ -198,6 +203,39 @@ def load(e: Emitter, node: UOp) -> list[Register]:
             Register(dtype, *parts) if unit == 2 else e.vectors.from_storage(dtype, parts[0])
         )
     return out
+
+
+def is_transposed(e: Emitter, index: UOp) -> bool:
+    """Whether consecutive copies are neighbours in memory and consecutive lanes are not."""
+    if e.copies != e.lanes or e.jam_bit == e.vec_bit:
+        return False
+    terms = e.indexing.linear(index.src[1])[1]
+    by_bit = {1 << a.arg[0]: c for a, c in terms.items() if a.op is Op.RANGE}
+    return by_bit.get(e.jam_bit) == 1 and by_bit.get(e.vec_bit, 1) not in (0, 1)
+
+
+def transposed_load(e: Emitter, kind: Type, pointer: Value, stride: int) -> list[Value]:
+    """A square of elements: one contiguous vector per lane, then exchanged in registers.
+
+    The exchange swaps halves at distance 1, 2, 4, ...: lanes * log2(lanes) shuffles in all.
+    """
+    b, lanes = e.b, e.lanes
+    count = lanes if e.mask is None else e.mask.text.count("true")
+    wide = vec(kind, lanes)
+    rows = [
+        b.load(wide, b.gep(kind, pointer, q * stride)) if q < count else irtext.zero(wide)
+        for q in range(lanes)
+    ]
+    half = lanes // 2
+    while half:
+        low = [i if not i & half else lanes + (i ^ half) for i in range(lanes)]
+        high = [i | half if not i & half else lanes + i for i in range(lanes)]
+        for q in range(lanes):
+            if not q & half:
+                x, y = rows[q], rows[q + half]
+                rows[q], rows[q + half] = b.shuffle(x, y, low), b.shuffle(x, y, high)
+        half //= 2
+    return rows
 
 
 def storage_parts(e: Emitter, x: Register) -> tuple[Value, ...]:

@@ -30,7 +30,7 @@ from tinyjax.lowering.registers import FLOAT32, FLOAT64, INT64
 KEPT_CYCLES = 10
 """What recomputing must cost at least for a row buffer to pay."""
 KEPT_BYTES, KEPT_BUFFERS = 16 << 10, 4
-"""Size of a row buffer (half of the smallest L1 with two of them) and how many a kernel may have."""
+"""Size of a row buffer (a half of the smallest L1) and how many of them a kernel may have."""
 
 UNPLACED = frozenset({Op.CONST, Op.RANGE, Op.PARAM})
 """Never lines: constants and loop variables are made where they are used."""
@@ -270,8 +270,8 @@ class Nest:
     def _keep(self, lines: Sequence[Line]) -> None:
         """Let a later sweep read what an earlier one over as many elements has computed.
 
-        exp(x[s] - m) summed over s and exp(x[r] - m) stored over r differ by the loop variable only:
-        if recomputing costs more than a load, the first sweep writes it to a row buffer.
+        exp(x[s] - m) summed over s and exp(x[r] - m) stored over r differ by the loop variable: if
+        recomputing costs more than a load, the first sweep writes it to a row buffer.
         """
         sweeps: list[Loop] = []
         for line in lines:
@@ -368,9 +368,7 @@ class Nest:
                 stack.pop()
                 continue
             children = () if node in kept else self.children(node)
-            pending = [
-                c for c in children if c not in seen and c not in placed and c not in here
-            ]
+            pending = [c for c in children if c not in seen and c not in placed and c not in here]
             if pending:
                 stack.extend(reversed(pending))
                 continue

@@ -1,19 +1,19 @@
 """Schedule and memory plan: fused groups -> an ordered tree of steps over slots of memory.
 
 **Slots.** Every value that exists in memory has a `Slot`: an argument of the program (input or
-output), a place in the arena, or a pointer variable of a loop. Each slot has a lifetime, in ticks of
-a clock that runs through the steps, bodies of loops included; arena slots whose lifetimes do not
+output), a place in the arena, or a pointer variable of a loop. Each slot has a lifetime, in ticks
+of a clock that runs through the steps, bodies of loops included; arena slots whose lifetimes do not
 meet share bytes. What lives outside a loop and is used in it lives until the loop ends.
 
-**Order.** Groups are placed last to first: of those whose readers are all placed, the one that makes
-the fewest bytes live (what it reads and nobody reads later, minus what it writes). Placed so, a
+**Order.** Groups are placed last to first: of those whose readers are all placed, the one that
+makes the fewest bytes live (what it reads and nobody reads later, minus what it writes). So a
 recomputation behind REMAT comes right before its reader and a weight gradient as soon as its
 operands are there. Ties keep the program's order.
 
-**Updates in place.** SCATTER and DYNAMIC_UPDATE change the buffer of their operand if this body owns
-it, nothing reads the old value later (readers are ordered before the update unless that closes a
-cycle) and it is not a result by itself; else the buffer is copied first. A loop carry that is only
-updated so stays where it is, any other carry goes back and forth between two buffers.
+**Updates in place.** SCATTER and DYNAMIC_UPDATE change the buffer of their operand if this body
+owns it, nothing reads the old value later (readers are ordered before the update unless that closes
+a cycle) and it is not a result by itself; else the buffer is copied first. A loop carry that is
+only updated so stays where it is, any other carry goes back and forth between two buffers.
 `Plan.notes` lists each of these decisions with its reason.
 
 Outputs that are inputs, or the same value twice, are copied: every output has memory of its own.
@@ -34,7 +34,13 @@ from tinyjax.core.avals import Aval, TupleAval
 from tinyjax.core.ops import EFFECTS, Op
 from tinyjax.core.uop import UOp
 from tinyjax.lowering.fusion import (
-    CONTRACTION, ROUTINE, UPDATE, FusionPlan, Group, base, plan_fusion, source_of,
+    ROUTINE,
+    UPDATE,
+    FusionPlan,
+    Group,
+    base,
+    plan_fusion,
+    source_of,
 )  # fmt: skip
 from tinyjax.lowering.inline import LoweringError, inline, storage_aval
 from tinyjax.lowering.prepare import prepare
@@ -42,7 +48,7 @@ from tinyjax.lowering.prepare import prepare
 ALIGNMENT = 64
 
 
-# --- slots and steps --------------------------------------------------------------------------------
+# --- slots and steps ----------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +180,7 @@ def plan(body: UOp, num_inputs: int, owned: frozenset[int] = frozenset()) -> Pla
     return _Planner(body, num_inputs, owned).plan
 
 
-# --- order ---------------------------------------------------------------------------------------------
+# --- order --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -272,7 +278,7 @@ def _last_to_first(
         for w in sources:
             waiting[w] += 1
     kept = {source_of(base(o)) for o in flat.src}
-    live: set[UOp] = {n for n in kept}
+    live: set[UOp] = set(kept)
     touching: dict[UOp, list[int]] = {}
     for i, g in enumerate(groups):
         for n in g.inputs:
@@ -310,7 +316,7 @@ def _last_to_first(
     return order
 
 
-# --- the planner -----------------------------------------------------------------------------------------
+# --- the planner --------------------------------------------------------------------------------
 
 
 class _Planner:
@@ -342,7 +348,7 @@ class _Planner:
             self.aliases, list(self.fusions.values()),
         )  # fmt: skip
 
-    # --- slots ---------------------------------------------------------------------------------------
+    # --- slots ----------------------------------------------------------------------------------
 
     def temporary(self, of: Aval) -> Slot:
         slot = Slot("arena", of, f"t{len(self.arena)}", self.clock, self.clock)
@@ -375,7 +381,7 @@ class _Planner:
             if slot.first < start:
                 slot.last = self.clock
 
-    # --- bodies --------------------------------------------------------------------------------------
+    # --- bodies ---------------------------------------------------------------------------------
 
     def body(
         self,
@@ -426,7 +432,7 @@ class _BodyPlanner:
             self.group(group, position)
         self.copies()
 
-    # --- in place ------------------------------------------------------------------------------------
+    # --- in place -------------------------------------------------------------------------------
 
     def alias_updates(self) -> None:
         """A result of an update in place is written where the update's operand is made."""
@@ -452,7 +458,7 @@ class _BodyPlanner:
             return "the update reads its own operand"
         return ""
 
-    # --- groups --------------------------------------------------------------------------------------
+    # --- groups ---------------------------------------------------------------------------------
 
     def slot_of(self, node: UOp) -> Slot:
         if node.op is Op.PARAM:
@@ -524,7 +530,7 @@ class _BodyPlanner:
         """Whether this is a donated input of the program."""
         return slot.kind == "input" and self.name == "main" and self.args.index(slot) in self.owned
 
-    # --- routines ------------------------------------------------------------------------------------
+    # --- routines -------------------------------------------------------------------------------
 
     def routine(self, group: Group, node: UOp) -> None:
         """A routine or control flow; results that nobody reads get memory as well."""
@@ -700,7 +706,7 @@ class _BodyPlanner:
         self.steps.append(Move(dst, src))
 
 
-# --- the arena -------------------------------------------------------------------------------------------
+# --- the arena ----------------------------------------------------------------------------------
 
 
 def allocate(slots: Sequence[Slot]) -> tuple[int, int]:
@@ -749,11 +755,6 @@ def _release(gaps: list[tuple[int, int]], offset: int, size: int) -> None:
         gaps[at - 1] = (offset, size)
     else:
         gaps.insert(at, (offset, size))
-
-
-def contraction(step: Launch) -> bool:
-    """Whether a launch is a DOT with a nest of its own."""
-    return step.kind == CONTRACTION
 
 
 def show(steps: Sequence[Step], names: dict[Any, str], indent: str = "") -> str:

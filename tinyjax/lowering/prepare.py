@@ -1,7 +1,7 @@
 """Flat body -> flat body in the normal form that fusion expects: one bottom-up walk.
 
-* Values without elements are constants that nothing is computed for: reductions over nothing become the
-  identity, updates by nothing the operand, joins with nothing the rest.
+* Values without elements are constants that nothing is computed for: reductions over nothing
+  become the identity, updates by nothing the operand, joins with nothing the rest.
 * Every DOT is [B,M,K] x [B,K,N] (dot_layout.py) and real.
 """
 

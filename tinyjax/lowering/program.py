@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import execute
-from tinyjax.core.avals import Aval, TupleAval
+from tinyjax.core.avals import Aval
 from tinyjax.core.body import params_of
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, toposort
@@ -46,7 +46,7 @@ SHORT_CYCLES = 30_000
 """Programs below about 10 us keep the GIL: releasing and taking it again would cost a tenth."""
 
 
-# --- kernels ------------------------------------------------------------------------------------------
+# --- kernels ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,11 @@ def kernel_of(step: planning.Launch | planning.Routine) -> Kernel | None:
     if made is None:
         made = DotKernel(step.body) if step.kind == CONTRACTION else LoopKernel(step.body)
         step.body.derived["kernel"] = made
-    return made  # type: ignore[no-any-return]
+    assert isinstance(made, Kernel)
+    return made
 
 
-# --- lowered -------------------------------------------------------------------------------------------
+# --- lowered ------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -183,7 +184,7 @@ def walk(steps: Sequence[planning.Step]) -> list[planning.Step]:
     return found
 
 
-# --- routines in Python ------------------------------------------------------------------------------------
+# --- routines in Python -------------------------------------------------------------------------
 
 
 def python_routine(node: UOp) -> Callable[[Sequence[Array]], list[Array]]:
@@ -195,13 +196,21 @@ def python_routine(node: UOp) -> Callable[[Sequence[Array]], list[Array]]:
     return lambda args: execute.run(node, args)
 
 
+FFTS: dict[str, Callable[..., Any]] = {
+    "fft": np.fft.fftn,
+    "ifft": np.fft.ifftn,
+    "rfft": np.fft.rfftn,
+    "irfft": np.fft.irfftn,
+}
+
+
 def fft(node: UOp, x: Array) -> Array:
     """NumPy's transforms over the last axes; single precision stays single."""
     kind, lengths = node.arg
     axes = tuple(range(x.ndim - len(lengths), x.ndim))
-    call = {"fft": np.fft.fftn, "ifft": np.fft.ifftn, "rfft": np.fft.rfftn, "irfft": np.fft.irfftn}
     shape = lengths if kind in ("rfft", "irfft") else None
-    return np.asarray(call[kind.lower()](x, s=shape, axes=axes)).astype(node.aval.dtype)
+    found = FFTS[kind](x, s=shape, axes=axes)
+    return np.asarray(found).astype(node.aval.dtype)
 
 
 def store_results(results: Sequence[Any], arrays: Sequence[Array]) -> None:
@@ -214,11 +223,12 @@ def array_at(address: int, of: Aval) -> Array:
     """The memory at an address as an array; whoever owns it keeps it alive."""
     if not of.nbytes:
         return np.empty(of.shape, of.dtype)
-    raw = (ctypes.c_char * of.nbytes).from_address(address)
-    return np.frombuffer(raw, dtype=np.uint8).view(of.dtype).reshape(of.shape)
+    raw = memoryview((ctypes.c_uint8 * of.nbytes).from_address(address))
+    array: Array = np.frombuffer(raw, dtype=np.uint8).view(of.dtype).reshape(of.shape)
+    return array
 
 
-# --- interpretation ------------------------------------------------------------------------------------------
+# --- interpretation -----------------------------------------------------------------------------
 
 
 class _Interpreter:
@@ -248,7 +258,9 @@ class _Interpreter:
 
     def array(self, slot: Slot) -> Array:
         raw, offset = self.at[slot]
-        return raw[offset : offset + slot.nbytes].view(slot.aval.dtype).reshape(slot.aval.shape)
+        own = raw[offset : offset + slot.nbytes]
+        array: Array = own.view(slot.aval.dtype).reshape(slot.aval.shape)
+        return array
 
     def steps(self, steps: Sequence[planning.Step]) -> None:
         for step in steps:
@@ -271,8 +283,8 @@ class _Interpreter:
                     store_results(python_routine(node)(inputs), arrays)
             case planning.Nested(body, slots):
                 count = len(slots) - len(body.src)
-                results = lower(body, count).interpret([self.array(s) for s in slots[:count]])
-                store_results(results, [self.array(s) for s in slots[count:]])
+                found = lower(body, count).interpret([self.array(s) for s in slots[:count]])
+                store_results(found, [self.array(s) for s in slots[count:]])
             case planning.Move(dst, src):
                 self.array(dst)[...] = self.array(src).copy().reshape(dst.aval.shape)
             case planning.Point(dst, src, offset):
@@ -297,7 +309,7 @@ class _Interpreter:
                 self.steps(branches[min(max(chosen, 0), len(branches) - 1)])
 
 
-# --- the program -----------------------------------------------------------------------------------------------
+# --- the program --------------------------------------------------------------------------------
 
 
 class _Builder:
@@ -473,14 +485,3 @@ def nested_program(body: UOp, count: int, target: Target) -> Any:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def result_avals(body: UOp) -> list[Aval]:
-    """Avals of the outputs in memory."""
-    assert isinstance(body.aval, TupleAval)
-    return [planning.storage_aval(a) for a in body.aval.elts]
-
-
-def distinct_nodes(body: UOp) -> int:
-    """Nodes of a body, for tests that bound work."""
-    return len(toposort(body.src))

@@ -27,12 +27,19 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import dtypes
-from tinyjax.core.avals import Aval, TupleAval, aval
+from tinyjax.core.avals import Aval, aval
 from tinyjax.core.infos import GatherInfo, ScatterInfo
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const, is_const, param, toposort
 from tinyjax.lowering.affine import (
-    FALSE, UNKNOWN, ZERO, IndexSpace, Lin, both, index_const, lit,
+    FALSE,
+    UNKNOWN,
+    ZERO,
+    IndexSpace,
+    Lin,
+    both,
+    index_const,
+    lit,
 )  # fmt: skip
 from tinyjax.lowering.inline import LoweringError
 
@@ -42,7 +49,9 @@ BOOL = np.dtype(np.bool_)
 
 Index = tuple[Lin, ...]
 Wanted = tuple[UOp, Index, UOp | None]
-Rule = Generator[Wanted, UOp, UOp]
+Running = Generator[Wanted, UOp, UOp]
+Rule = Running | UOp
+"""A rule has the value at once, or asks for operands and returns it."""
 
 SCATTER_OPS = {"add": Op.ADD, "mul": Op.MUL, "min": Op.MIN, "max": Op.MAX}
 FLOAT_SUMS = ("add", "mul")
@@ -98,7 +107,7 @@ def is_update(body: UOp) -> bool:
     return body.src[0].op in (Op.SCATTER, Op.DYNAMIC_UPDATE)
 
 
-# --- the domain ---------------------------------------------------------------------------------------
+# --- the domain ---------------------------------------------------------------------------------
 
 
 def aligned_shapes(outputs: Sequence[UOp]) -> list[tuple[int, ...]]:
@@ -163,7 +172,7 @@ class _Kernel:
         )
         return _Loops(tuple(n for i in index for n, _ in i[1]), index, tuple(sizes))
 
-    # --- the whole kernel ------------------------------------------------------------------------
+    # --- the whole kernel -----------------------------------------------------------------------
 
     def sink(self) -> UOp:
         root = self.body.src[0]
@@ -221,7 +230,7 @@ class _Kernel:
         return Contraction(UOp(Op.SINK, tuple(stores)), product, at)  # type: ignore[arg-type]
 
     def moved_to(self, out: UOp, node: UOp, idx: Index) -> Index | None:
-        """Where an element of `node` is in `out`, if only movement lies between, a PERMUTE at least."""
+        """Where an element of `node` is in `out`, if a PERMUTE and only movement lies between."""
         chain = []
         while out is not node:
             if out.op not in (Op.RESHAPE, Op.PERMUTE):
@@ -254,15 +263,24 @@ class _Kernel:
         flat = self.space.node(self.space.ravel(idx, buffer.aval.shape))
         return UOp(Op.INDEX, (buffer, flat) if valid is None else (buffer, flat, valid))
 
-    # --- evaluation --------------------------------------------------------------------------------
+    # --- evaluation -----------------------------------------------------------------------------
 
     def value(self, node: UOp, idx: Index, valid: UOp | None) -> UOp:
         """The scalar of `node` at an index, meaningful where `valid` holds."""
-        wanted: Wanted = (node, idx, valid)
         memo = self.memo
-        if wanted in memo:
-            return memo[wanted]
-        stack: list[tuple[Wanted, Rule]] = [(wanted, self.rule(wanted))]
+        wanted: Wanted = (node, idx, valid)
+        if wanted not in memo:
+            made = self.rule(wanted)
+            if isinstance(made, UOp):
+                memo[wanted] = made
+            else:
+                self.evaluate(wanted, made)
+        return memo[wanted]
+
+    def evaluate(self, wanted: Wanted, first: Running) -> None:
+        """Run a rule and those of the operands it asks for."""
+        memo = self.memo
+        stack: list[tuple[Wanted, Running]] = [(wanted, first)]
         answer: UOp | None = None
         while stack:
             key, running = stack[-1]
@@ -274,8 +292,11 @@ class _Kernel:
                 continue
             answer = memo.get(asked)
             if answer is None:
-                stack.append((asked, self.rule(asked)))
-        return memo[wanted]
+                made = self.rule(asked)
+                if isinstance(made, UOp):
+                    memo[asked] = answer = made
+                else:
+                    stack.append((asked, made))
 
     def rule(self, wanted: Wanted) -> Rule:
         node, idx, valid = wanted
@@ -286,13 +307,15 @@ class _Kernel:
             raise LoweringError(f"{node.op.name} cannot be part of a kernel")
         return found(self, node, idx, valid)
 
-    def elementwise(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def elementwise(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         src = []
         for s in node.src:
             src.append((yield s, idx if s.aval.shape else (), valid))
+        if node.op in (Op.IDIV, Op.MOD):
+            return floor_division(node.op, *src)
         return UOp(node.op, tuple(src), node.arg)
 
-    def load(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def load(self, node: UOp, idx: Index, valid: UOp | None) -> UOp:
         """PARAM: a load; the kernel's slots of inputs lie behind those of the outputs."""
         if valid is FALSE or not node.aval.size:
             return const(0, node.aval.dtype)
@@ -302,48 +325,45 @@ class _Kernel:
         if valid is None:
             return UOp(Op.LOAD, (where,))
         return UOp(Op.LOAD, (where, const(0, node.aval.dtype)))
-        yield  # a rule is a generator even if it asks for nothing
 
-    def constant(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def constant(self, node: UOp, idx: Index, valid: UOp | None) -> UOp:
         return node
-        yield
 
-    def iota(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def iota(self, node: UOp, idx: Index, valid: UOp | None) -> UOp:
         of, axis = node.arg
         at = self.space.node(idx[axis])
         return at if of.dtype == INT64 else UOp(Op.CAST, (at,), (of.dtype, False))
-        yield
 
-    def identity(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def identity(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         return (yield node.src[0], idx, valid)
 
-    # --- movement ----------------------------------------------------------------------------------
+    # --- movement -------------------------------------------------------------------------------
 
-    def reshape(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def reshape(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         x = node.src[0]
         flat = self.space.ravel(idx, node.aval.shape)
         return (yield x, self.space.unravel(flat, x.aval.shape), valid)
 
-    def permute(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def permute(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         inner = [ZERO] * len(idx)
         for i, axis in zip(idx, node.arg, strict=True):
             inner[axis] = i
         return (yield node.src[0], tuple(inner), valid)
 
-    def expand(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def expand(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         x = node.src[0]
         dims = node.arg[1]
         inner = tuple(ZERO if s == 1 else idx[d] for s, d in zip(x.aval.shape, dims, strict=True))
         return (yield x, inner, valid)
 
-    def slice(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def slice(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         inner = tuple(
             self.space.shift(self.space.scale(i, step), start)
             for i, (start, _, step) in zip(idx, node.arg, strict=True)
         )
         return (yield node.src[0], inner, valid)
 
-    def flip(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def flip(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         shape = node.aval.shape
         inner = tuple(
             self.space.shift(self.space.scale(i, -1), shape[a] - 1) if a in node.arg else i
@@ -351,7 +371,7 @@ class _Kernel:
         )
         return (yield node.src[0], inner, valid)
 
-    def pad(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def pad(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         """Inside the border x, elsewhere the fill value."""
         x, fill = node.src
         inside: list[UOp | None] = []
@@ -376,7 +396,7 @@ class _Kernel:
         return self.choose(here, value, other, guard)
 
     def choose(self, here: UOp, value: UOp, other: UOp, guard: UOp | None) -> UOp:
-        """where(here, value, other); a load guarded by just that takes a constant `other` itself."""
+        """where(here, value, other); a load guarded by just that takes a constant itself."""
         if here is FALSE:
             return other
         if value.op is Op.LOAD and other.op is Op.CONST and len(value.src) == 2:
@@ -384,7 +404,7 @@ class _Kernel:
                 return UOp(Op.LOAD, (value.src[0], other))
         return value if value is other else UOp(Op.WHERE, (here, value, other))
 
-    def concat(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def concat(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         """A chain of selections by the position along the axis; empty parts are skipped."""
         axis, start = node.arg, 0
         parts: list[tuple[UOp | None, UOp]] = []
@@ -401,23 +421,23 @@ class _Kernel:
             value = part if here is None else UOp(Op.WHERE, (here, part, value))
         return value
 
-    def window(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def window(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         axis, _, stride, dilation = node.arg
         at = self.space.add(
             self.space.scale(idx[axis], stride), self.space.scale(idx[-1], dilation)
         )
         return (yield node.src[0], (*idx[:axis], at, *idx[axis + 1 : -1]), valid)
 
-    # --- folds -------------------------------------------------------------------------------------
+    # --- folds ----------------------------------------------------------------------------------
 
     def fold_loops(self, node: UOp, idx: Index, sizes: Sequence[int]) -> _Loops:
-        """Loops of a fold. Independent folds over equal sizes at one place share them (one sweep)."""
+        """Loops of a fold; independent folds over equal sizes at one place share them (a sweep)."""
         key = ("fold", idx, tuple(sizes), self.levels[node])
         if key not in self.folds:
             self.folds[key] = self.nest(sizes, "reduce")
         return self.folds[key]
 
-    def reduce(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def reduce(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         x = node.src[0]
         kind, axes = node.arg
         loops = self.fold_loops(node, idx, [x.aval.shape[a] for a in axes])
@@ -432,7 +452,7 @@ class _Kernel:
             value = UOp(Op.FOLD, (value, *loops.nodes), kind)
         return value if wide == dtype else UOp(Op.CAST, (value,), (dtype, False))
 
-    def argreduce(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def argreduce(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         x = node.src[0]
         kind, axis, index_dtype = node.arg
         loops = self.fold_loops(node, idx, [x.aval.shape[axis]])
@@ -445,11 +465,11 @@ class _Kernel:
             return UOp(Op.TUPLE, (value, position))
         return UOp(Op.FOLD, (value, position, *loops.nodes), "arg" + kind.removeprefix("arg"))
 
-    def gettuple(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def gettuple(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         pair = yield node.src[0], idx, valid
         return pair.src[node.arg] if pair.op is Op.TUPLE else UOp(Op.GETTUPLE, (pair,), node.arg)
 
-    def dot(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def dot(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         """A contraction as a sum of products (tiny ones; the others have their own nest)."""
         if (node, idx) in self.products:
             return self.products[node, idx]
@@ -476,7 +496,7 @@ class _Kernel:
             value = UOp(Op.FOLD, (value, *loops.nodes), "or" if wide == BOOL else "add")
         return value if wide == dtype else UOp(Op.CAST, (value,), (dtype, False))
 
-    # --- indexed reads --------------------------------------------------------------------------------
+    # --- indexed reads --------------------------------------------------------------------------
 
     def loaded_index(self, node: UOp) -> Lin:
         """A scalar integer of any dtype as an index; what does not fit int64 is out of bounds."""
@@ -496,7 +516,7 @@ class _Kernel:
         wide = node if dtype == INT64 else UOp(Op.CAST, (node,), (INT64, False))
         return self.space.atom(wide, low, high)
 
-    def gather(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def gather(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         g: GatherInfo = node.arg
         x, indices = node.src[:2]
         batch = tuple(i for a, i in enumerate(idx) if a not in g.offset_dims)
@@ -532,7 +552,7 @@ class _Kernel:
         if start[0] == 0 and len(start[1]) == 1 and start[1][0][1] == 1:
             self.space.bounds[start[1][0][0]] = (0, last)
 
-    def dynamic_slice(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def dynamic_slice(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         x = node.src[0]
         inner = []
         for axis, i in enumerate(idx):
@@ -541,7 +561,7 @@ class _Kernel:
             inner.append(self.space.add(self.space.clamp(start, 0, last), i))
         return (yield x, tuple(inner), valid)
 
-    def random_bits(self, node: UOp, idx: Index, valid: UOp | None) -> Rule:
+    def random_bits(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         """Threefry of (position >> 32, position) under the key of the batch element."""
         keys = node.src[0]
         shape, width = node.arg
@@ -557,7 +577,7 @@ class _Kernel:
             high = const(0, UINT32)
         return bits_of_width(*threefry2x32(k0, k1, high, low), width)
 
-    # --- roots that are loops of their own ------------------------------------------------------------
+    # --- roots that are loops of their own ------------------------------------------------------
 
     def prefix(self, node: UOp) -> UOp:
         """A running fold along one axis: the axis is a serial loop inside the others."""
@@ -668,12 +688,24 @@ RULES: dict[Op, Callable[[_Kernel, UOp, Index, UOp | None], Rule]] = {
 
 
 def fold_levels(body: UOp) -> dict[UOp, int]:
-    """How many folds lie below each node on a path, itself included: equal levels may share loops."""
+    """Folds on the deepest path below each node, itself included: equal levels share loops."""
     levels: dict[UOp, int] = {}
     for node in toposort([body]):
         below = max((levels[s] for s in node.operands), default=0)
         levels[node] = below + (node.op in (Op.REDUCE, Op.ARGREDUCE, Op.DOT))
     return levels
+
+
+def floor_division(op: Op, x: UOp, y: UOp) -> UOp:
+    """Floor division of data (its IDIV and MOD are for indices, whose sign is known), y > 0."""
+    zero = const(0, x.aval.dtype)
+    rest = UOp(Op.REM, (x, y))
+    below = UOp(Op.CMPLT, (rest, zero))
+    if op is Op.MOD:
+        return UOp(Op.WHERE, (below, UOp(Op.ADD, (rest, y)), rest))
+    quotient = UOp(Op.DIV, (x, y))
+    less = UOp(Op.SUB, (quotient, const(1, x.aval.dtype)))
+    return UOp(Op.WHERE, (below, less, quotient))
 
 
 def default_fill(dtype: Any) -> Any:
@@ -686,7 +718,7 @@ def default_fill(dtype: Any) -> Any:
     return int(info.max if dtypes.is_unsigned(dtype) else info.min)
 
 
-# --- random bits ---------------------------------------------------------------------------------------
+# --- random bits --------------------------------------------------------------------------------
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -724,14 +756,3 @@ def bits_of_width(x0: UOp, x1: UOp, width: int) -> UOp:
     if width == 32:
         return word
     return UOp(Op.CAST, (word,), (np.dtype(f"u{width // 8}"), False))
-
-
-def result_avals(body: UOp) -> tuple[Aval, ...]:
-    """Avals of the outputs of a body."""
-    assert isinstance(body.aval, TupleAval)
-    return body.aval.elts
-
-
-def dense(of: Aval) -> Aval:
-    """The aval without its shape's structure: how buffers compare."""
-    return aval((of.size,), of.dtype)

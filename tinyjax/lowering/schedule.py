@@ -1,13 +1,13 @@
-"""How a kernel's loops run: merged ranges, the vector loop of each sweep, unrolling, tasks.
+"""How a kernel's loops run: the vector loop of each sweep, unrolling, tiles; tasks by tasks.py.
 
-`merge_ranges` rewrites the SINK: ranges of one iteration disappear, and neighbouring ranges that
-every index expression walks as one (coefficient of the outer = coefficient of the inner * extent of
-the inner) become one long range. `schedule` then decides, on the nest of the result, by one cost
-model in cycles:
+`schedule` decides on a nest (nest.py, after merge.py), by one cost model in cycles:
 
-* **vector(r)** (a serial loop that only runs prefixes is scanned a vector at a time): at most one loop on each path from the root to a step becomes `lanes` wide. For
+* **vector(r)**: at most one loop on each path from the root to a step becomes `lanes` wide. For
   every loop the cost of vectorising it (gathers where its stride is not 1, idle lanes where its
-  extent is short) is compared with the best that its inner loops can do.
+  extent is short) is compared with the best that its inner loops can do. A serial loop that only
+  runs prefixes may be one too: a vector of iterations is scanned at a time.
+* **square(r, s)**: where a load is contiguous along r and the stores along s, tiles of lanes x
+  lanes elements are transposed in registers.
 * **unroll(r, n)**: a vector loop that accumulates runs `n` vectors per step, each with accumulators
   of its own, to cover the latency of the additions; they are combined in a fixed tree.
 * **columns(r, n)**: a reduction over rows keeps the accumulators of `n` columns in memory and
@@ -15,37 +15,22 @@ model in cycles:
 * **chunk(r, n)**: a long floating sum is flushed into an outer accumulator every `n` steps, so that
   its error grows with n + iterations/n, not with the iterations.
 * **stream(slot)**: a large output is written with stores that bypass the caches.
-* **partition(r, n)**: the tasks of a scatter of rows; each goes through all indices and writes the
-  rows that it owns, so updates of one row stay in order.
-* **tasks(r..., n)**: outermost parallel loops are cut into units of `n` iterations; a task is a
-  number of units that takes about `TASK_CYCLES`. Only shapes decide.
-
 All numbers are named below. The list of actions is printable and is all that emission reads.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, const, get, toposort
+from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering.cycles import CYCLES, CYCLES_ALU, CYCLES_LANE_GATHER, CYCLES_MEMORY
-from tinyjax.lowering.indexing import Indexing
-from tinyjax.lowering.nest import Accumulate, Line, Loop, Nest, Write, extent, is_index, ranges_of
-from tinyjax.lowering.registers import INT64
+from tinyjax.lowering.nest import Accumulate, Line, Loop, Nest, Write, is_index
 from tinyjax.lowering.target import Target
+from tinyjax.lowering.tasks import Tasks, cut
 
-TASK_CYCLES = 100_000
-"""A task is about 30 us: ten times what handing it to a thread costs."""
-MAX_TASKS = 256
-"""More tasks than this help no machine of today; fewer atomic increments."""
-ENOUGH_UNITS = 16
-"""With at least this many units a kernel needs no split reduction to keep threads busy."""
-MAX_CHUNKS = 64
-"""Chunks of a split reduction: enough for the threads of a large machine."""
 FOLD_VECTORS = 8
 """Accumulators per sum: latency 4 x 2 additions per cycle."""
 MAX_ACCUMULATORS = 16
@@ -56,10 +41,9 @@ COLUMN_BYTES = 4096
 """Accumulators of a column block per fold: a page of each row, well inside L1."""
 COLUMN_ROWS = 8
 """Rows added at a time: as many streams as prefetchers follow."""
-SCATTER_TASKS = 8
-"""Tasks of a scatter by destination: every one of them reads all indices."""
-ROW_BYTES = 128
-"""Rows of a scatter at least this long are worth looking at every index for."""
+MAX_SQUARE, SQUARE_WEIGHT = 16, 8
+"""Largest square tile of a transposed read, and the longest body around one (it has a copy of the
+body per row in registers)."""
 STREAM_BYTES = 32 << 20
 """Outputs from this size on do not stay in a last-level cache; writing them past it saves reading
 every line first (measured: copy 58 instead of 42 GB/s on one thread)."""
@@ -70,150 +54,16 @@ UNROLL_WEIGHT = 32
 compile time."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSplit:
-    """[0, total) units; a thread takes `chunk` of them at a time."""
-
-    total: int
-    chunk: int
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """Tasks of a scatter: each runs the whole serial loop but writes only its own rows.
-
-    The row of an iteration is `sum(coefficient * atom) // divisor`; unit u owns rows
-    [u * rows, (u + 1) * rows).
-    """
-
-    loop: Loop
-    key: tuple[tuple[UOp, int], ...]
-    divisor: int
-    rows: int
-
-
 @dataclass(eq=False, slots=True)
 class Schedule:
     """A nest with decisions on its loops, and how tasks cut it."""
 
     nest: Nest
     lanes: int
-    tasks: TaskSplit
-    task_loops: list[Loop] = field(default_factory=list)  # outermost first; cut by tasks together
-    block: int = 1  # iterations of the last task loop per unit
+    tasks: Tasks = field(default_factory=Tasks)
     actions: list[str] = field(default_factory=list)
     cycles: float = 0.0
     streams: tuple[int, ...] = ()  # slots written past the caches
-    partition: Partition | None = None
-
-
-# --- ranges --------------------------------------------------------------------------------------
-
-
-def _affine_roots(order: list[UOp]) -> list[UOp]:
-    """Index expressions as a whole: int64 operands of nodes that are not index additions."""
-    found: dict[UOp, None] = {}
-    for node in order:
-        if node.op in (Op.ADD, Op.SUB, Op.MUL, Op.NEG) and is_index(node):
-            continue
-        if node.op in (Op.END, Op.RANGE):
-            continue
-        skip = ranges_of(node) if node.op is Op.FOLD else ()
-        for s in node.src:
-            if s.op is not Op.CONST and hasattr(s.aval, "dtype") and is_index(s) and s not in skip:
-                found[s] = None
-    return list(found)
-
-
-def merge_ranges(sink: UOp) -> UOp:
-    """A SINK with the same effects and fewer ranges; see the module's text."""
-    order = toposort([sink])
-    ranges = [n for n in order if n.op is Op.RANGE]
-    mapping: dict[UOp, UOp] = {r: const(0, INT64) for r in ranges if extent(r) == 1}
-    live = [r for r in ranges if r not in mapping]
-    fixed = {n.src[1] for n in order if n.op is Op.PREFIX}
-    fixed |= {r for n in order if n.op is Op.FOLD and n.arg in ("argmax", "argmin")
-              for r in ranges_of(n)}  # fmt: skip
-    indexing = Indexing()
-    forms = [indexing.linear(root)[1] for root in _affine_roots(order)] if len(live) > 1 else []
-    # The coefficient vector of each range, and the sets of ranges closed together.
-    size = {r: extent(r) for r in live}
-    coefficients = {r: tuple(f.get(r, 0) for f in forms) for r in live}
-    closed = [
-        tuple(r for r in ranges_of(n) if r in size) for n in order if n.op in (Op.END, Op.FOLD)
-    ]
-    member = {r: tuple(i for i, c in enumerate(closed) if r in c) for r in live}
-    changed = True
-    while changed:
-        changed = False
-        for inner in list(live):
-            if inner in fixed or inner.arg[1] == "serial":
-                continue
-            scaled = tuple(c * size[inner] for c in coefficients[inner])
-            for outer in live:
-                if (
-                    outer is not inner
-                    and coefficients[outer] == scaled
-                    and any(scaled)
-                    and member[outer] == member[inner]
-                    and outer.arg[1] == inner.arg[1]
-                    and outer not in fixed
-                ):
-                    mapping[outer] = const(0, INT64)
-                    size[inner] *= size[outer]
-                    live.remove(outer)
-                    changed = True
-                    break
-            if changed:
-                break
-    for r in live:
-        if size[r] != extent(r):
-            mapping[r] = UOp(Op.RANGE, (const(size[r], INT64),), r.arg)
-    return _rebuild(sink, order, mapping) if mapping else sink
-
-
-def _rebuild(sink: UOp, order: list[UOp], mapping: dict[UOp, UOp]) -> UOp:
-    """Replace ranges; folds and ENDs lose those that became constants."""
-    done: dict[UOp, UOp] = dict(mapping)
-    for node in order:
-        if node in done:
-            continue
-        src = tuple(done[s] for s in node.src)
-        if src == node.src:
-            done[node] = node
-        elif node.op is Op.FOLD or node.op is Op.END:
-            old = ranges_of(node)
-            operands = src[: len(src) - len(old)]
-            kept = tuple(s for s in src[len(operands) :] if s.op is Op.RANGE)
-            if node.op is Op.FOLD and not kept:
-                done[node] = operands[0] if len(operands) == 1 else UOp(Op.TUPLE, operands)
-            else:
-                done[node] = UOp(node.op, operands + kept, node.arg)
-        elif node.op is Op.GETTUPLE:
-            done[node] = get(src[0], node.arg)
-        elif node.op is Op.PREFIX and src[1].op is Op.CONST:
-            done[node] = src[0]
-        elif is_linear(node):
-            done[node] = _fold_index(node, src)
-        else:
-            done[node] = UOp(node.op, src, node.arg)
-    return done[sink]
-
-
-def is_linear(node: UOp) -> bool:
-    """Index addition or multiplication."""
-    return node.op in (Op.ADD, Op.MUL) and is_index(node)
-
-
-def _fold_index(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """x + 0 -> x, x * 0 -> 0, x * 1 -> x."""
-    zero, one = const(0, INT64), const(1, INT64)
-    a, b = src
-    if node.op is Op.ADD:
-        return b if a is zero else a if b is zero else UOp(node.op, src)
-    if a is zero or b is zero:
-        return zero
-    return b if a is one else a if b is one else UOp(node.op, src)
 
 
 # --- cost ----------------------------------------------------------------------------------------
@@ -222,8 +72,8 @@ def _fold_index(node: UOp, src: tuple[UOp, ...]) -> UOp:
 class Costs:
     """Cycles of the loops of a nest, with one range as the vector or none."""
 
-    def __init__(self, nest: Nest, lanes: int, target: Target) -> None:
-        self.nest, self.lanes, self.target = nest, lanes, target
+    def __init__(self, nest: Nest, lanes: int, target: Target, squares: dict[int, Loop]) -> None:
+        self.nest, self.lanes, self.target, self.squares = nest, lanes, target, squares
 
     def node(self, node: UOp, bit: int) -> float:
         """One evaluation of a line's node; `bit` is the vector range (0: none)."""
@@ -240,6 +90,8 @@ class Costs:
         if not self.nest.free[index] & bit:
             return CYCLES_MEMORY / self.lanes
         step = stride(self.nest, index, bit)
+        if bit in self.squares and _runs_across(self.nest, index, self.squares[bit].bit, bit):
+            return 2 * CYCLES_MEMORY
         if step is None or abs(step) > 1:
             return self.lanes * CYCLES_LANE_GATHER + CYCLES_MEMORY
         return CYCLES_MEMORY
@@ -330,8 +182,11 @@ def hot_itemsize(nest: Nest) -> int:
 def schedule(nest: Nest, target: Target) -> Schedule:
     """Decide vectors, unrolling and tasks; the loops of `nest` are marked in place."""
     lanes = target.lanes(hot_itemsize(nest))
-    made = Schedule(nest, lanes, TaskSplit(1, 1))
-    costs = Costs(nest, lanes, target)
+    across = squares(nest)
+    if across:
+        lanes = min(lanes, MAX_SQUARE)
+    made = Schedule(nest, lanes)
+    costs = Costs(nest, lanes, target, across)
     total = 0.0
     for line in nest.lines:
         if isinstance(line, Loop):
@@ -340,8 +195,10 @@ def schedule(nest: Nest, target: Target) -> Schedule:
             for loop in chosen if lanes > 1 else ():
                 _vectorise(made, loop)
     made.cycles = total
+    _transpose(made, across)
     _unroll(made, nest.lines)
-    _split_tasks(made)
+    made.tasks = cut(nest, made.cycles)
+    made.actions += made.tasks.actions
     if "x86_64" in target.triple:
         made.streams = _streams(nest, lanes)
         if made.streams:
@@ -350,7 +207,7 @@ def schedule(nest: Nest, target: Target) -> Schedule:
 
 
 def _streams(nest: Nest, lanes: int) -> tuple[int, ...]:
-    """Slots of large outputs, written once, by whole aligned vectors: their lines need no reading."""
+    """Slots of large outputs, written by whole aligned vectors, whose lines need no reading."""
     read = {n.src[0].src[0] for n in nest.order if n.op is Op.LOAD}
     vectors = {x.bit for x in _loops(nest.lines) if x.lanes > 1}
     found = []
@@ -411,6 +268,8 @@ def _unroll(made: Schedule, lines: Sequence[Line]) -> None:
             if line.lanes == 1 and not _additive(line):
                 most = 1
             copies = _largest(vectors, min(most, _affordable(line)))
+        if line.copies > 1:
+            continue
         if copies > 1 and not _jammed(line):
             line.copies = copies
             made.actions.append(f"unroll(r{line.range.arg[0]}, {copies})")
@@ -444,6 +303,42 @@ def _as_columns(made: Schedule, loop: Loop) -> bool:
     return True
 
 
+def squares(nest: Nest) -> dict[int, Loop]:
+    """Loops that can be the lanes of register squares, by bit, with the loop of their rows."""
+    found: dict[int, Loop] = {}
+    for outer in _loops(nest.lines):
+        around = [x for x in outer.lines if isinstance(x, Loop)]
+        if outer.kind != "loop" or len(around) != 1:
+            continue
+        (inner,) = around
+        alone = all(isinstance(x, UOp) for x in outer.lines if x is not inner)
+        if inner.kind != "loop" or not alone or inner.carries or _loops(inner.lines):
+            continue
+        if min(outer.extent, inner.extent) < 8 or _weight(inner.lines) > SQUARE_WEIGHT:
+            continue
+        loads = [x.src[0] for x in inner.lines if isinstance(x, UOp) and x.op is Op.LOAD]
+        if any(_runs_across(nest, x, outer.bit, inner.bit) for x in loads):
+            found[inner.bit] = outer
+    return found
+
+
+def _runs_across(nest: Nest, index: UOp, outer: int, inner: int) -> bool:
+    """Whether a load is contiguous along the outer loop only."""
+    step = stride(nest, index, inner)
+    return (
+        stride(nest, index, outer) == 1 and step not in (None, 0, 1, -1) and (len(index.src) == 2)
+    )
+
+
+def _transpose(made: Schedule, found: dict[int, Loop]) -> None:
+    """Square tiles in registers where loads run along the loop around the vector loop."""
+    for loop in _loops(made.nest.lines):
+        outer = found.get(loop.bit)
+        if outer is not None and loop.lanes > 1 and outer.extent >= loop.lanes:
+            outer.copies = loop.lanes
+            made.actions.append(f"square(r{outer.range.arg[0]}, r{loop.range.arg[0]})")
+
+
 def _affordable(loop: Loop) -> int:
     """Copies that UNROLL_WEIGHT allows."""
     return max(1, int(UNROLL_WEIGHT / _weight(loop.lines)))
@@ -465,98 +360,3 @@ def _largest(count: int, most: int) -> int:
         if count % n == 0:
             return n
     return 1 << (most.bit_length() - 1)
-
-
-def wanted_chunks(made: Schedule) -> int:
-    """Into how many pieces a big reduction with few parallel units should be cut; 1: not at all."""
-    if made.tasks.total >= ENOUGH_UNITS or made.cycles < 4 * TASK_CYCLES:
-        return 1
-    return min(MAX_CHUNKS, int(made.cycles / TASK_CYCLES / made.tasks.total))
-
-
-def _partition(made: Schedule, loop: Loop) -> bool:
-    """Give each task the destination rows of a range, if a scatter has such rows."""
-    nest = made.nest
-    if loop.carries or any(isinstance(x, Write) for x in loop.lines):
-        return False
-    keys = set()
-    for end in nest.sink.src:
-        index = end.src[0].src[0]
-        key, span = [], 0
-        for atom, c in nest.indexing.linear(index.src[1])[1].items():
-            if atom.op is Op.RANGE and atom.arg[1] == "loop":
-                span += abs(c) * (extent(atom) - 1)
-            elif nest.free[atom] & ~loop.bit:
-                return False
-            else:
-                key.append((atom, c))
-        divisor = math.gcd(*(c for _, c in key)) if key else 0
-        if span >= divisor or divisor * index.src[0].aval.dtype.itemsize < ROW_BYTES:
-            return False
-        keys.add((tuple(key), divisor, index.src[0].aval.size // divisor))
-    if len(keys) != 1:
-        return False
-    ((terms, divisor, count),) = keys
-    units = min(SCATTER_TASKS, count)
-    if units < 2:
-        return False
-    made.partition = Partition(loop, terms, divisor, -(-count // units))
-    made.tasks = TaskSplit(units, 1)
-    made.actions.append(f"partition(r{loop.range.arg[0]}, {units} of {made.partition.rows} rows)")
-    return True
-
-
-def _split_tasks(made: Schedule) -> None:
-    """Cut the outermost parallel loops into units, and units into tasks of about TASK_CYCLES."""
-    nest = made.nest
-    tops = [x for x in nest.lines if isinstance(x, Loop)]
-    if len(tops) != 1 or made.cycles < 2 * TASK_CYCLES:
-        return
-    loops: list[Loop] = []
-    line = tops[0]
-    if line.kind == "serial" and _partition(made, line):
-        return
-    if line.kind == "serial":
-        inner = [x for x in line.lines if isinstance(x, Loop)]
-        outside = any(isinstance(x, Write) for x in line.lines)
-        if len(inner) != 1 or inner[0].kind != "loop" or outside:
-            return
-        line = inner[0]
-        loops = [line]
-    else:
-        if line.kind != "loop":
-            return
-        loops = [line]
-        units = line.extent // (line.columns or line.lanes * line.copies)
-        while (
-            units < MAX_TASKS // 4
-            and line.lanes == 1
-            and len(line.lines) >= 1
-            and isinstance(line.lines[-1], Loop)
-            and sum(not isinstance(x, UOp) for x in line.lines) == 1
-            and line.lines[-1].kind == "loop"
-        ):
-            line = line.lines[-1]
-            loops.append(line)
-            units *= max(1, line.extent // (line.columns or line.lanes * line.copies))
-    last = loops[-1]
-    step = last.columns or last.lanes * last.copies
-    outer = math.prod(x.extent for x in loops[:-1])
-    iterations = -(-last.extent // step)  # steps of the last loop
-    wanted = min(MAX_TASKS, max(1, int(made.cycles / TASK_CYCLES)))
-    if len(loops) == 1 or outer < wanted:
-        per_outer = min(iterations, -(-wanted // outer))
-    else:
-        per_outer = 1
-    block = -(-iterations // per_outer) * step
-    if last.lanes == 1 and last.copies == 1 and len(loops) == 1:
-        block = 1
-    units = outer * -(-last.extent // block)
-    if units < 2:
-        return
-    made.task_loops, made.block = loops, block
-    made.tasks = TaskSplit(units, max(1, -(-units // wanted)))
-    names = ", ".join(f"r{x.range.arg[0]}" for x in loops)
-    made.actions.append(
-        f"tasks({names}; block {block}, {units} units, {made.tasks.chunk} per task)"
-    )

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tinyjax.core import dtypes
@@ -84,7 +83,7 @@ class SortKernel(Kernel):
             out[...] = np.moveaxis(done, -1, axis) if out.ndim else done[0]
 
 
-# --- keys ---------------------------------------------------------------------------------------------
+# --- keys ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ def parts_of(dtype: Any) -> list[_Part]:
         with np.errstate(all="ignore"):
             top = np.array(np.inf, dtype)
             if fnuz or not np.isinf(np.asarray(top, np.float64)):
-                top = np.array(ml_dtypes.finfo(dtype).max, dtype)
+                top = np.array(dtypes.finfo(dtype).max, dtype)
         infinity = int(top.reshape(1).view(unsigned)[0])
         return [_Part("float", 8 * size, 0, size, infinity, fnuz)]
     signed = dtypes.is_integer(dtype) and dtypes.is_signed(dtype)
@@ -167,7 +166,7 @@ def _load_key(b: Function, part: _Part, address: Value, wide: Type) -> Value:
     return word if type is wide else b.cast(word, wide, signed=False)
 
 
-# --- code ---------------------------------------------------------------------------------------------------
+# --- code ---------------------------------------------------------------------------------------
 
 
 def emit_sort(operands: tuple[Any, ...], num_keys: int, radix: bool) -> str:

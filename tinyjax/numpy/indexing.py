@@ -56,7 +56,7 @@ def canonical_mode(mode: Any, default: str) -> str:
     return found
 
 
-# --- parsing ----------------------------------------------------------------------------------------
+# --- parsing ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +323,7 @@ def fits(known: np.ndarray, dtype: Any) -> bool:
     return known.size == 0 or bool(known.max() <= np.iinfo(dtype).max)
 
 
-# --- layout -----------------------------------------------------------------------------------------
+# --- layout -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +435,7 @@ def static_shape(entries: Sequence[Entry]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-# --- reading ----------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------
 
 
 def take_slices(x: UOp, entries: Sequence[Entry], sizes: dict[int, int]) -> UOp:
@@ -564,7 +564,7 @@ def getitem(x: Array, index: Any) -> Array:
     return finish(gather_node(x.node, index))
 
 
-# --- writing ----------------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------
 
 COMBINE: dict[str, Callable[[UOp, UOp], UOp]] = {
     "set": lambda old, new: new,

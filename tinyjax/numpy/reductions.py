@@ -96,7 +96,7 @@ def fold(
                 f"reduction operation {name} does not have an identity, so to use a where mask one "
                 "has to specify 'initial'"
             )
-        if initial is None and any(n.shape[i] == 0 for i in axes):
+        if initial is None and 0 in [n.shape[i] for i in axes]:
             raise ValueError(f"zero-size array to reduction operation {name} which has no identity")
     shape = n.shape
     n = masked(n, where, neutral(kind, n.dtype))

@@ -48,7 +48,7 @@ def sequence(name: str, arrays: Any) -> list[UOp]:
     return checked(name, *arrays)
 
 
-# --- one array, other axes ------------------------------------------------------------------------------
+# --- one array, other axes ----------------------------------------------------------------------
 
 
 def reshape_node(n: UOp, shape: Any, name: str = "reshape") -> UOp:
@@ -219,7 +219,7 @@ def squeeze(a: ArrayLike, axis: Axis = None) -> Array:
     return finish(b.squeeze(n, axes))
 
 
-# --- broadcasting -----------------------------------------------------------------------------------------
+# --- broadcasting -------------------------------------------------------------------------------
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
@@ -286,7 +286,7 @@ def atleast_3d(*arys: ArrayLike) -> Any:
     return _at_least("atleast_3d", arys, three_axes)
 
 
-# --- joining ------------------------------------------------------------------------------------------------
+# --- joining ------------------------------------------------------------------------------------
 
 
 def concat_nodes(name: str, nodes: list[UOp], axis: int, dtype: Any = None) -> UOp:
@@ -429,7 +429,7 @@ def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
     return concatenate([arr, values], axis)
 
 
-# --- splitting ------------------------------------------------------------------------------------------------
+# --- splitting ----------------------------------------------------------------------------------
 
 
 def split_points(name: str, size: int, sections: Any, exact: bool) -> list[int]:
@@ -485,7 +485,7 @@ def dsplit(ary: ArrayLike, indices_or_sections: Any) -> list[Array]:
     return split_along("dsplit", ary, indices_or_sections, 2, True)
 
 
-# --- repeating --------------------------------------------------------------------------------------------------
+# --- repeating ----------------------------------------------------------------------------------
 
 
 def tile_node(n: UOp, reps: tuple[int, ...]) -> UOp:
@@ -581,7 +581,7 @@ def resize(a: ArrayLike, new_shape: Any) -> Array:
     return finish(b.reshape(b.slice_axis(tile_node(flat, (times,)), 0, 0, wanted), shape))
 
 
-# --- reversing and rolling ------------------------------------------------------------------------------------------
+# --- reversing and rolling ----------------------------------------------------------------------
 
 
 def flip(m: ArrayLike, axis: Axis = None) -> Array:
@@ -668,7 +668,7 @@ def roll_one(n: UOp, shift: Any, axis: int) -> UOp:
     return b.dynamic_slice(b.concat([n, n], axis), starts, n.shape)
 
 
-# --- padding ----------------------------------------------------------------------------------------------------------
+# --- padding ------------------------------------------------------------------------------------
 
 PadWidths = list[tuple[int, int]]
 
@@ -884,7 +884,7 @@ def pad_by_function(n: UOp, widths: PadWidths, function: Any, kwargs: dict[str, 
     return out
 
 
-# --- inserting and deleting ---------------------------------------------------------------------------------------------
+# --- inserting and deleting ---------------------------------------------------------------------
 
 
 def delete(

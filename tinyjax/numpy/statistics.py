@@ -203,7 +203,7 @@ def nanmedian(
     return _quantile("nanmedian", a, 0.5, axis, "midpoint", keepdims, True)
 
 
-# --- counting -----------------------------------------------------------------------------------------
+# --- counting -----------------------------------------------------------------------------------
 
 
 def count_into(length: int, positions: UOp, weights: UOp) -> UOp:

@@ -704,3 +704,12 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Smaller of two, NaN ignored."""
     p, q = operands("fmin", x1, x2)
     return finish(b.where(b.or_(b.lt(p, q), b.ne(q, q)), p, q))
+
+
+def spacing(x: ArrayLike, /) -> Array:
+    """Distance to the next float away from zero, with the sign of x."""
+    (n,) = inexact_operands("spacing", x)
+    if dtypes.is_complex(n.dtype):
+        raise ValueError("jnp.spacing does not support complex inputs.")
+    away = copysign(finish(b.full(n.shape, b.like(n, np.inf))), finish(n)).node
+    return finish(b.sub(UOp(Op.NEXTAFTER, (n, away)), n))

@@ -141,7 +141,12 @@ def _run_passes(llvm: Any, module: Any, machine: Any, passes: Passes) -> None:
 
 
 def _parse(llvm: Any, ir: str, name: str, target: Target, machine: Any) -> Any:
-    """IR text -> verified module for `target`."""
+    """IR text -> verified module for `target`, to be closed by the caller.
+
+    Modules are closed by hand: left to the garbage collector, one in a cycle (an exception's
+    traceback) may outlive its context, or be freed while another thread compiles.
+    """
+    module = None
     try:
         # A context of its own: what a context interns is only freed with it.
         module = llvm.parse_assembly(ir, context=llvm.create_context())
@@ -149,6 +154,8 @@ def _parse(llvm: Any, ir: str, name: str, target: Target, machine: Any) -> Any:
         module.data_layout = str(machine.target_data)
         module.verify()
     except RuntimeError as error:
+        if module is not None:
+            module.close()
         raise CompileError(f"LLVM rejects kernel {name}: {error}") from None
     return module
 
@@ -179,8 +186,11 @@ def compile_ir(
         target = Target(host.triple, host.cpu if cpu is None else cpu, features)
         machine = _machine(target)
         module = _parse(llvm, ir, name, target, machine)
-        _run_passes(llvm, module, machine, passes)
-        data = bytes(machine.emit_object(module))
+        try:
+            _run_passes(llvm, module, machine, passes)
+            data = bytes(machine.emit_object(module))
+        finally:
+            module.close()
     check_symbols(undefined_symbols(data), allowed)
     return data
 
@@ -192,8 +202,11 @@ def assembly(ir: str, name: str, *, passes: Passes = "vector") -> str:
         target = host_target()
         machine = _machine(target)
         module = _parse(llvm, ir, name, target, machine)
-        _run_passes(llvm, module, machine, passes)
-        return str(machine.emit_assembly(module))
+        try:
+            _run_passes(llvm, module, machine, passes)
+            return str(machine.emit_assembly(module))
+        finally:
+            module.close()
 
 
 # At exit, wait for a compilation under way on the helper thread and let none begin: LLVM's
