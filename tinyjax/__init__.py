@@ -37,6 +37,10 @@ from tinyjax.engine.derivatives import vjp as vjp
 from tinyjax.engine.explain import explain as explain
 from tinyjax.engine.function import function as function
 from tinyjax.engine.jit import jit as jit
+from tinyjax.engine.stages import ShapeDtypeStruct as ShapeDtypeStruct
+from tinyjax.engine.stages import eval_shape as eval_shape
+from tinyjax.engine.stages import make_jaxpr as make_jaxpr
+from tinyjax.engine.values import block_until_ready as block_until_ready
 from tinyjax.engine.vectorize import vmap as vmap
 from tinyjax.numpy import array_methods as _array_methods
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.body import params_of
-from tinyjax.core.printer import Jaxpr
 from tinyjax.core.source import api_boundary
-from tinyjax.core.tree import tree_map, tree_unflatten
+from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -20,6 +19,9 @@ from tinyjax.engine.jit import Jitted, as_buffer
 from tinyjax.engine.tracing import Traced
 from tinyjax.engine.values import lift, shaped_abstractify
 from tinyjax.interpreters.count import arithmetic
+
+if TYPE_CHECKING:
+    from tinyjax.core.printer import Jaxpr
 
 
 class ShapeDtypeStruct:
@@ -118,6 +120,8 @@ class Stages:
     @property
     def jaxpr(self) -> Jaxpr:
         """The body, printable."""
+        from tinyjax.core.printer import Jaxpr  # only for people who look
+
         return Jaxpr(self.traced.body, len(self.in_avals) + len(self.traced.captured))
 
     @property
@@ -309,8 +313,3 @@ def make_jaxpr(
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Shapes and dtypes of `fun`'s results; nothing is computed. Arguments may be shape structs."""
     return Stages.of(Jitted(fun), args, kwargs).out_info
-
-
-def block_until_ready(x: Any) -> Any:
-    """`x` once all its arrays have their values."""
-    return tree_map(lambda v: v.block_until_ready() if hasattr(v, "block_until_ready") else v, x)

@@ -123,3 +123,13 @@ def shaped_abstractify(x: Any, argument: str = "") -> Aval:
         dtype = dtype if dtypes.is_key(dtype) else dtypes.canonicalize_dtype(dtype)
         return aval(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
     return lift(x, argument).aval  # type: ignore[no-any-return]
+
+
+def block_until_ready(x: Any) -> Any:
+    """`x` (a tree) once all its arrays have their values."""
+    from tinyjax.core.tree import tree_leaves
+
+    for leaf in tree_leaves(x):
+        if hasattr(leaf, "block_until_ready"):
+            leaf.block_until_ready()
+    return x

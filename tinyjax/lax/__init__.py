@@ -153,3 +153,12 @@ from tinyjax.lax.shaping import slice_in_dim as slice_in_dim
 from tinyjax.lax.shaping import squeeze as squeeze
 from tinyjax.lax.shaping import transpose as transpose
 from tinyjax.lax.shaping import zeros_like_array as zeros_like_array
+from tinyjax.lax.special import bessel_i0e as bessel_i0e
+from tinyjax.lax.special import bessel_i1e as bessel_i1e
+from tinyjax.lax.special import betainc as betainc
+from tinyjax.lax.special import igamma as igamma
+from tinyjax.lax.special import igamma_grad_a as igamma_grad_a
+from tinyjax.lax.special import igammac as igammac
+from tinyjax.lax.special import polygamma as polygamma
+from tinyjax.lax.special import random_gamma_grad as random_gamma_grad
+from tinyjax.lax.special import zeta as zeta

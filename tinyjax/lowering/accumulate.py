@@ -7,6 +7,7 @@ on the schedule only.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from tinyjax.core import dtypes
@@ -18,7 +19,7 @@ from tinyjax.lowering.interpret import FOLD_OPS, identity
 from tinyjax.lowering.irtext import I64, Value
 from tinyjax.lowering.memory import has_lanes
 from tinyjax.lowering.nest import Accumulate, Loop, fold_operands, ranges_of
-from tinyjax.lowering.registers import BOOL, Register, is_narrow
+from tinyjax.lowering.registers import BOOL, Register, RegisterBuilder, is_narrow
 
 if TYPE_CHECKING:
     from tinyjax.lowering.emit import Emitter
@@ -144,15 +145,12 @@ def first_indices(
     saved = (e.vec_bit, e.lanes, e.vectors, e.jam_bit, e.copies)
     with e.scope():
         for loop in path:
-            step = 1
             if loop.lanes > 1:
                 e.vec_bit, e.lanes = loop.bit, loop.lanes
-                e.vectors, step = Elementwise(e.b, e.target, loop.lanes), loop.lanes
-            bases = [irtext.const(I64, 0)]
+                e.vectors = Elementwise(e.b, e.target, loop.lanes)
             if loop.copies > 1:
                 e.jam_bit, e.copies = loop.bit, loop.copies
-                bases = [irtext.const(I64, u * step) for u in range(loop.copies)]
-            e.base[loop.range] = bases
+            e.set_base(loop, irtext.const(I64, 0), loop.copies)
             e.open.append(loop.range)
         dtype = fold.src[1].aval.dtype
         made = [
@@ -246,9 +244,10 @@ def finish(e: Emitter, fold: UOp, path: list[Loop]) -> None:
             half = (len(parts) + 1) // 2
             joined = [merged(e, fold, x, y) for x, y in zip(parts[:half], parts[half:])]
             parts = joined + parts[len(parts) - half : half] if len(parts) % 2 else joined
+    across = any(loop.lanes > 1 for loop in path)
     if tracks_nan(fold):
-        parts = [(with_nan(e, p[0], p[1]),) for p in parts]
-    if any(loop.lanes > 1 for loop in path):
+        parts = [(with_nan(e, fold, p, across),) for p in parts]
+    elif across:
         parts = [across_lanes(e, fold, p) for p in parts]
     e.remember((fold, "parts"), parts)
 
@@ -268,10 +267,20 @@ def across_lanes(e: Emitter, fold: UOp, x: tuple[Register, ...]) -> tuple[Regist
     return x
 
 
-def with_nan(e: Emitter, best: Register, nan: Register) -> Register:
-    """The pair as one number: the NaN if there was one."""
-    x, y = best.parts[-1], nan.parts[-1]
-    return rebuilt(best, [e.b.select(e.b.cmp("uno", y, y), y, x)])
+def with_nan(e: Emitter, fold: UOp, x: tuple[Register, ...], across: bool) -> Register:
+    """An (extreme, NaN) pair as one number, per lane or of all lanes."""
+    b = e.b
+    best, nan = x[0].parts[-1], x[1].parts[-1]
+    is_nan = b.cmp("uno", nan, nan)
+    if not across:
+        return rebuilt(x[0], [b.select(is_nan, nan, best)])
+    predicate = "ogt" if fold.arg == "max" else "olt"
+    while best.type.lanes:
+        half = best.type.lanes // 2
+        low, high = b.slice_lanes(best, 0, half), b.slice_lanes(best, half, half)
+        best = b.select(b.cmp(predicate, high, low), high, low)
+    quiet = irtext.const(best.type, math.nan)
+    return rebuilt(x[0], [b.select(RegisterBuilder(b).any(is_nan), quiet, best)])
 
 
 def slice(e: Emitter, x: Register, start: int, lanes: int) -> Register:

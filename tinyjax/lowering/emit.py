@@ -31,6 +31,21 @@ from tinyjax.lowering.target import Target
 from tinyjax.lowering.tasks import Partition
 
 
+class Bases:
+    """The loop variable at lane 0 of every copy: `index + copy * step`."""
+
+    __slots__ = ("b", "copies", "index", "step")
+
+    def __init__(self, b: IRBuilder, index: Value, copies: int = 1, step: int = 1) -> None:
+        self.b, self.index, self.copies, self.step = b, index, copies, step
+
+    def __len__(self) -> int:
+        return self.copies
+
+    def __getitem__(self, copy: int) -> Value:
+        return self.b.add(self.index, copy * self.step) if copy else self.index
+
+
 class Emitter:
     """State of one kernel's emission; `values` holds what is computed in the open loops."""
 
@@ -53,7 +68,7 @@ class Emitter:
         self.memo: dict[Any, Any] = {}
         self.journal: list[list[Any]] = [[]]
         self.open: list[UOp] = []
-        self.base: dict[UOp, list[Value]] = {}  # scalar value of each open range, per copy
+        self.base: dict[UOp, Bases] = {}  # scalar value of each open range, per copy
         self.vec_bit = 0
         self.lanes = 0
         self.jam_bit = 0
@@ -151,7 +166,7 @@ class Emitter:
         """A RANGE as a value: its base, plus 0, 1, ... over the lanes."""
         bases = self.base[node]
         if not self.is_vector(node):
-            return [Register(INT64, x) for x in bases]
+            return [Register(INT64, bases[u]) for u in range(len(bases))]
         b, narrow = self.b, self.indexing.fits32(node)
         kind, dtype = (I32, INT32) if narrow else (I64, INT64)
         steps = irtext.iota(kind, self.lanes)
@@ -318,7 +333,7 @@ class Emitter:
             return
         self.prepare(loop)
         self.open.append(loop.range)
-        self.base[loop.range] = [at[0]]
+        self.base[loop.range] = Bases(self.b, at[0])
         for line in loop.lines:
             if isinstance(line, Loop):
                 self._nested(loops[1:], at[1:], low, high)
@@ -366,6 +381,7 @@ class Emitter:
                     self.run(loop.lines)
 
         with self.inside(loop, copies, mask), self.rows_of(loop):
+            self.hoist(loop)
             flushed = [f for f in loop.carries if needs_flushing(loop, f)]
             if trips == 1 and low.const is not None:
                 body(low)
@@ -395,12 +411,20 @@ class Emitter:
         yield
         self.keeps, self.kept, self.row_range = saved
 
+    def hoist(self, loop: Loop) -> None:
+        """Before a vector loop: splats of the scalars that its vectors use."""
+        if not self.vec_bit:
+            return
+        for line in loop.lines:
+            if isinstance(line, UOp) and self.is_vector(line) and line.op is not Op.LOAD:
+                for s in line.src:
+                    computed = s in self.memo or (s, "parts") in self.memo
+                    if computed and not self.is_vector(s) and hasattr(s.aval, "dtype"):
+                        self.value(s, True)
+
     def set_base(self, loop: Loop, index: Value, copies: int) -> None:
-        """The loop variable of every copy."""
-        bases = [index]
-        for u in range(1, copies):
-            bases.append(self.b.add(index, u * loop.lanes))
-        self.base[loop.range] = bases
+        """The loop variable of every copy; all but the first are made when asked for."""
+        self.base[loop.range] = Bases(self.b, index, copies, loop.lanes)
 
     def flushed_loop(
         self,

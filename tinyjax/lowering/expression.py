@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering import memory
 from tinyjax.lowering.elementwise import Elementwise
-from tinyjax.lowering.emit import Emitter
+from tinyjax.lowering.emit import Bases, Emitter
 from tinyjax.lowering.indexing import Indexing
 from tinyjax.lowering.irtext import IRBuilder, Value
 from tinyjax.lowering.nest import range_bits
@@ -43,7 +43,7 @@ class Expressions:
         known: Mapping[UOp, Register],
     ) -> None:
         e = self.e
-        e.open, e.base = list(at), {r: [x] for r, x in at.items()}
+        e.open, e.base = list(at), {r: Bases(e.b, x) for r, x in at.items()}
         wide = vector is not None and lanes > 1
         e.vec_bit = 1 << vector.arg[0] if vector is not None and wide else 0
         e.lanes = lanes if wide else 0

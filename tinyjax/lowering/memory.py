@@ -412,9 +412,9 @@ def _row(e: Emitter, number: int, kind: Type) -> Value:
 def write_row(e: Emitter, number: int, values: list[Register]) -> None:
     """Keep the values of this step for a later sweep; lanes of a tail that do not exist as well."""
     assert e.row_range is not None
-    for at, x in zip(e.base[e.row_range], values, strict=True):
+    for u, x in enumerate(values):
         kind = x.value.type.scalar
-        e.b.store(x.value, e.b.gep(kind, _row(e, number, kind), at))
+        e.b.store(x.value, e.b.gep(kind, _row(e, number, kind), e.base[e.row_range][u]))
 
 
 def read_row(e: Emitter, node: UOp, number: int) -> list[Register]:
@@ -424,4 +424,6 @@ def read_row(e: Emitter, node: UOp, number: int) -> list[Register]:
     kind = register_type(dtype)
     wide = vec(kind, e.lanes) if e.is_vector(node) else kind
     row = _row(e, number, kind)
-    return [Register(dtype, e.b.load(wide, e.b.gep(kind, row, at))) for at in e.base[e.row_range]]
+    bases = e.base[e.row_range]
+    places = [e.b.gep(kind, row, bases[u]) for u in range(len(bases))]
+    return [Register(dtype, e.b.load(wide, at)) for at in places]

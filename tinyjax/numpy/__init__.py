@@ -1,6 +1,8 @@
 """tinyjax.numpy: NumPy's functions over traceable arrays, with JAX's dtypes and semantics."""
 
 from tinyjax.engine.array import Array as Array
+from tinyjax.numpy import fft as fft
+from tinyjax.numpy import linalg as linalg
 from tinyjax.numpy.calculus import convolve as convolve
 from tinyjax.numpy.calculus import correlate as correlate
 from tinyjax.numpy.calculus import cumulative_prod as cumulative_prod
