@@ -19,7 +19,7 @@ K = numbers(2, 3, dtype=np.int32, low=1, high=7, seed=3)
 W = np.asarray(I & 255, np.uint8)
 B = X > 0
 # Without subnormals, which XLA flushes to zero and we keep.
-EDGE = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-37, 3e38], np.float32)
+EDGE = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-30, 1e30], np.float32)
 V = numbers(7, seed=2)
 M = numbers(4, 5, seed=4)
 T = numbers(2, 3, 4, seed=6)
@@ -271,7 +271,6 @@ MORE: dict[str, Case] = {
         J.lax.GatherDimensionNumbers((2,), (1,), (1,), (0,), (0,)), (1, 1, 4),
     ),
     "index_take": lambda J: J.lax.index_take(M, (np.array([0, 2]), np.array([1, 4])), (0, 1)),
-    "rng_uniform shape": lambda J: J.lax.rng_uniform(np.float32(0), np.float32(1), (2, 3)).shape,
 }  # fmt: skip
 for _n, _c in MORE.items():
     add(_n, _c)
@@ -345,7 +344,10 @@ for _n in ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"
 add(
     "scatter_add window",
     lambda J: J.lax.scatter_add(
-        M, np.array([[0, 1], [2, 3]]), numbers(2, 2, 2), J.lax.ScatterDimensionNumbers((1, 2), (), (0, 1))
+        M,
+        np.array([[0, 1], [2, 3]]),
+        numbers(2, 2, 2),
+        J.lax.ScatterDimensionNumbers((1, 2), (), (0, 1)),
     ),
 )
 add(

@@ -151,6 +151,21 @@ def test_exact_float_op(op: Op, name: str) -> None:
     run_op(op, name)
 
 
+@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16", "int8"])
+@pytest.mark.parametrize("bound", [0.0, -0.0, 1.0, -2.0])
+@pytest.mark.parametrize("op", [Op.MAX, Op.MIN], ids=lambda op: op.name)
+def test_max_and_min_against_a_literal(op: Op, bound: float, name: str) -> None:
+    x = values_of(name)
+    dtype = dtype_of(name)
+    for swap in (False, True):
+
+        def function(a: UOp, swap: bool = swap) -> UOp:
+            edge = literal(bound, dtype)
+            return node(op, edge, a) if swap else node(op, a, edge)
+
+        check(map_kernel(function, len(x), dtype, dtype), [np.zeros(len(x), dtype), x])
+
+
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "float8_e4m3fn"])
 @pytest.mark.parametrize("target", NARROW_TARGETS[1:], ids=lambda t: t.cpu)
 def test_float_ops_on_smaller_cpus(name: str, target: Any) -> None:

@@ -448,6 +448,8 @@ def test_narrow_results_are_rounded_once_and_keep_subnormals() -> None:
         ((1, 128, 128, 128), (False, False), "outer tile 6x64, A none, B none, kc 0"),
         ((1, 1024, 1024, 1024), (False, False), "outer tile 6x64, A none, B step, kc 512"),
         ((1, 1024, 1024, 1024), (False, True), "outer tile 6x64, A none, B step, kc 512"),
+        ((1, 1024, 1024, 1024), (True, False), "outer tile 6x64, A step, B step, kc 512"),
+        ((1, 384, 1536, 512), (True, False), "outer tile 6x64, A none, B step, kc 0"),
         ((24, 128, 128, 64), (False, True), "outer tile 6x64, A none, B task, kc 0"),
         ((512, 8, 8, 8), (False, False), "outer tile 8x16, A none, B none, kc 0"),
         ((1, 4096, 1, 4096), (False, True), "inner tile 8x1, A none, B none, kc 0"),

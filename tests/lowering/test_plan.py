@@ -268,6 +268,16 @@ def test_a_carry_whose_old_value_is_also_stacked_does_not_stay():
     check(outputs, [np.zeros(4), np.array([2, 0, 3], np.int32)], [c, np.array(ys)])
 
 
+def test_xs_that_are_reshaped_inputs_advance_by_their_own_elements():
+    body = [B.add(arg(0, (3,)), arg(1, (3,))), arg(1, (3,))]
+    xs = B.reshape(arg(1, (2, 6)), (4, 3))
+    outputs = scan(body, ScanInfo(0, 1, 4), B.reshape(arg(0, (3, 1)), (3,)), xs)
+    start, values = normal(0, 3, 1), normal(1, 2, 6)
+    stacked = values.reshape(4, 3)
+    wanted = [start[:, 0] + stacked.sum(0), stacked.reshape(2, 6)]
+    check([outputs[0], B.reshape(outputs[1], (2, 6))], [start, values], wanted)
+
+
 def test_carries_may_trade_places():
     body = [arg(1, (2,)), arg(0, (2,))]
     a, b = normal(0, 2), normal(1, 2)

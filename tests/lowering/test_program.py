@@ -194,6 +194,12 @@ def test_real_transforms():
     check([back], [x], [x], rtol=1e-3, atol=1e-4)
 
 
+def test_routines_see_their_operands_reshaped():
+    flat = arg(0, (35,))
+    node = UOp(Op.FFT, (B.reshape(flat, (5, 7)),), ("rfft", (7,)))
+    check([B.reshape(node, (20,))], [x.reshape(35)], [np.fft.rfft(x).reshape(20)], rtol=1e-3)
+
+
 def test_host_calls_go_through_the_hook(monkeypatch):
     info = HostCallInfo("twice", (), (aval((5, 7), F32),))
     node = get(UOp(Op.HOST_CALL, (B.exp(X),), info), 0)

@@ -30,6 +30,7 @@ from tinyjax.core.uop import (
     toposort,
     tuple_of,
 )
+from tinyjax.interpreters.host_rules import host_call_jvp
 from tinyjax.interpreters.jvp import Tangent, instantiate, jvp
 from tinyjax.interpreters.residuals import LITERALS, choose_residuals
 
@@ -505,11 +506,6 @@ def callback_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         f"{kind} callbacks do not support JVP. Please use `jax.custom_jvp` to use callbacks while "
         "taking gradients."
     )
-
-
-def host_call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
-    """Library routines get their derivative from a custom rule around the call."""
-    raise NotImplementedError(f"no derivative is known for {node.arg.routine}")
 
 
 def check_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:

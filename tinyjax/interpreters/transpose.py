@@ -24,6 +24,7 @@ from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
 from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, depends_on, results, toposort
+from tinyjax.interpreters.host_rules import host_call_transpose
 from tinyjax.interpreters.jvp import add_tangents, gather_of_scatter
 
 Cotangent = UOp | None
@@ -573,6 +574,7 @@ TRANSPOSE: dict[Op, TransposeRule] = {
     Op.SCAN: scan_transpose,
     Op.WHILE: while_transpose,
     Op.COND: cond_transpose,
+    Op.HOST_CALL: host_call_transpose,
     Op.ALL_REDUCE: all_reduce_transpose,
     Op.ALL_GATHER: all_gather_transpose,
     Op.REDUCE_SCATTER: reduce_scatter_transpose,

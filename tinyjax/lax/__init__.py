@@ -1,16 +1,28 @@
 """tinyjax.lax: the layer of explicit operations, control flow and collectives (JAX's names)."""
 
+from tinyjax.lax import linalg as linalg
 from tinyjax.lax.contracting import ConvDimensionNumbers as ConvDimensionNumbers
+from tinyjax.lax.contracting import (
+    ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers,
+)
+from tinyjax.lax.contracting import DotDimensionNumbers as DotDimensionNumbers
 from tinyjax.lax.contracting import Precision as Precision
+from tinyjax.lax.contracting import PrecisionLike as PrecisionLike
 from tinyjax.lax.contracting import batch_matmul as batch_matmul
 from tinyjax.lax.contracting import conv as conv
 from tinyjax.lax.contracting import conv_dimension_numbers as conv_dimension_numbers
 from tinyjax.lax.contracting import conv_general_dilated as conv_general_dilated
+from tinyjax.lax.contracting import conv_general_dilated_local as conv_general_dilated_local
 from tinyjax.lax.contracting import conv_general_dilated_patches as conv_general_dilated_patches
+from tinyjax.lax.contracting import conv_general_permutations as conv_general_permutations
+from tinyjax.lax.contracting import conv_general_shape_tuple as conv_general_shape_tuple
+from tinyjax.lax.contracting import conv_shape_tuple as conv_shape_tuple
 from tinyjax.lax.contracting import conv_transpose as conv_transpose
+from tinyjax.lax.contracting import conv_transpose_shape_tuple as conv_transpose_shape_tuple
 from tinyjax.lax.contracting import conv_with_general_padding as conv_with_general_padding
 from tinyjax.lax.contracting import dot as dot
 from tinyjax.lax.contracting import dot_general as dot_general
+from tinyjax.lax.contracting import ragged_dot as ragged_dot
 from tinyjax.lax.control_flow import cond as cond
 from tinyjax.lax.control_flow import fori_loop as fori_loop
 from tinyjax.lax.control_flow import map as map
@@ -64,6 +76,7 @@ from tinyjax.lax.elementwise import lt as lt
 from tinyjax.lax.elementwise import max as max
 from tinyjax.lax.elementwise import min as min
 from tinyjax.lax.elementwise import mul as mul
+from tinyjax.lax.elementwise import mulhi as mulhi
 from tinyjax.lax.elementwise import ne as ne
 from tinyjax.lax.elementwise import neg as neg
 from tinyjax.lax.elementwise import nextafter as nextafter
@@ -96,12 +109,15 @@ from tinyjax.lax.indexing import gather as gather
 from tinyjax.lax.indexing import index_take as index_take
 from tinyjax.lax.indexing import scatter as scatter
 from tinyjax.lax.indexing import scatter_add as scatter_add
+from tinyjax.lax.indexing import scatter_apply as scatter_apply
 from tinyjax.lax.indexing import scatter_max as scatter_max
 from tinyjax.lax.indexing import scatter_min as scatter_min
 from tinyjax.lax.indexing import scatter_mul as scatter_mul
 from tinyjax.lax.indexing import scatter_sub as scatter_sub
+from tinyjax.lax.reducing import FftType as FftType
 from tinyjax.lax.reducing import RoundingMethod as RoundingMethod
 from tinyjax.lax.reducing import approx_max_k as approx_max_k
+from tinyjax.lax.reducing import approx_min_k as approx_min_k
 from tinyjax.lax.reducing import argmax as argmax
 from tinyjax.lax.reducing import argmin as argmin
 from tinyjax.lax.reducing import associative_scan as associative_scan
@@ -111,6 +127,7 @@ from tinyjax.lax.reducing import cummin as cummin
 from tinyjax.lax.reducing import cumprod as cumprod
 from tinyjax.lax.reducing import cumsum as cumsum
 from tinyjax.lax.reducing import fft as fft
+from tinyjax.lax.reducing import padtype_to_pads as padtype_to_pads
 from tinyjax.lax.reducing import reduce as reduce
 from tinyjax.lax.reducing import reduce_and as reduce_and
 from tinyjax.lax.reducing import reduce_max as reduce_max
@@ -121,6 +138,7 @@ from tinyjax.lax.reducing import reduce_sum as reduce_sum
 from tinyjax.lax.reducing import reduce_window as reduce_window
 from tinyjax.lax.reducing import reduce_window_max as reduce_window_max
 from tinyjax.lax.reducing import reduce_window_min as reduce_window_min
+from tinyjax.lax.reducing import reduce_window_shape_tuple as reduce_window_shape_tuple
 from tinyjax.lax.reducing import reduce_window_sum as reduce_window_sum
 from tinyjax.lax.reducing import reduce_xor as reduce_xor
 from tinyjax.lax.reducing import sort as sort
@@ -128,17 +146,20 @@ from tinyjax.lax.reducing import sort_key_val as sort_key_val
 from tinyjax.lax.reducing import top_k as top_k
 from tinyjax.lax.shaping import broadcast as broadcast
 from tinyjax.lax.shaping import broadcast_in_dim as broadcast_in_dim
+from tinyjax.lax.shaping import broadcast_like as broadcast_like
 from tinyjax.lax.shaping import broadcast_shapes as broadcast_shapes
 from tinyjax.lax.shaping import broadcast_to_rank as broadcast_to_rank
 from tinyjax.lax.shaping import broadcasted_iota as broadcasted_iota
 from tinyjax.lax.shaping import collapse as collapse
 from tinyjax.lax.shaping import concatenate as concatenate
+from tinyjax.lax.shaping import dtype as dtype
 from tinyjax.lax.shaping import dynamic_index_in_dim as dynamic_index_in_dim
 from tinyjax.lax.shaping import dynamic_slice as dynamic_slice
 from tinyjax.lax.shaping import dynamic_slice_in_dim as dynamic_slice_in_dim
 from tinyjax.lax.shaping import dynamic_update_index_in_dim as dynamic_update_index_in_dim
 from tinyjax.lax.shaping import dynamic_update_slice as dynamic_update_slice
 from tinyjax.lax.shaping import dynamic_update_slice_in_dim as dynamic_update_slice_in_dim
+from tinyjax.lax.shaping import empty as empty
 from tinyjax.lax.shaping import expand_dims as expand_dims
 from tinyjax.lax.shaping import full as full
 from tinyjax.lax.shaping import full_like as full_like
@@ -148,10 +169,15 @@ from tinyjax.lax.shaping import optimization_barrier as optimization_barrier
 from tinyjax.lax.shaping import pad as pad
 from tinyjax.lax.shaping import reshape as reshape
 from tinyjax.lax.shaping import rev as rev
+from tinyjax.lax.shaping import shape_as_value as shape_as_value
 from tinyjax.lax.shaping import slice as slice
 from tinyjax.lax.shaping import slice_in_dim as slice_in_dim
+from tinyjax.lax.shaping import split as split
 from tinyjax.lax.shaping import squeeze as squeeze
+from tinyjax.lax.shaping import stack as stack
+from tinyjax.lax.shaping import tile as tile
 from tinyjax.lax.shaping import transpose as transpose
+from tinyjax.lax.shaping import unstack as unstack
 from tinyjax.lax.shaping import zeros_like_array as zeros_like_array
 from tinyjax.lax.special import bessel_i0e as bessel_i0e
 from tinyjax.lax.special import bessel_i1e as bessel_i1e

@@ -388,3 +388,163 @@ def conv_general_dilated_patches(
     n = b.permute(n, order)
     n = b.reshape(n, (n.shape[0], b.prod(n.shape[1 : 2 + space]), *n.shape[2 + space :]))
     return finish(b.permute(n, tuple(int(i) for i in np.argsort(spec.out_spec))))
+
+
+# --- shapes and layouts of convolutions ------------------------------------------------------------
+
+ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
+DotDimensionNumbers = tuple[
+    tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]
+]
+PrecisionLike = None | str | Precision | tuple[str, str] | tuple[Precision, Precision]
+
+
+def conv_general_permutations(
+    dimension_numbers: Any,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Permutations to batch-feature-space (and out-in-space) layout, for layout strings."""
+    lhs, rhs, out = dimension_numbers
+    spec = conv_dimension_numbers([1] * len(lhs), [1] * len(rhs), (lhs, rhs, out))
+    return spec.lhs_spec, spec.rhs_spec, spec.out_spec
+
+
+def conv_shape_tuple(
+    lhs_shape: Sequence[int],
+    rhs_shape: Sequence[int],
+    strides: Sequence[int],
+    pads: Any,
+    batch_group_count: int = 1,
+) -> tuple[int, ...]:
+    """Shape of a convolution in batch-feature-space layout; `rhs_shape` with dilation counted in."""
+    space = len(lhs_shape) - 2
+    if len(strides) != space:
+        raise TypeError(
+            f"Wrong number of strides for {space} spatial dimensions: {tuple(strides)}."
+        )
+    pairs = window_padding(pads, lhs_shape[2:], rhs_shape[2:], strides, [1] * space)
+    sizes = [
+        max((size + lo + hi - k) // s + 1, 0)
+        for size, k, s, (lo, hi) in zip(lhs_shape[2:], rhs_shape[2:], strides, pairs, strict=True)
+    ]
+    return (lhs_shape[0] // batch_group_count, rhs_shape[0], *sizes)
+
+
+def conv_general_shape_tuple(
+    lhs_shape: Sequence[int],
+    rhs_shape: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Any,
+    dimension_numbers: Any,
+) -> tuple[int, ...]:
+    """Shape of a convolution in any layout."""
+    spec = conv_dimension_numbers(lhs_shape, rhs_shape, dimension_numbers)
+    plain = conv_shape_tuple(
+        [lhs_shape[i] for i in spec.lhs_spec],
+        [rhs_shape[i] for i in spec.rhs_spec],
+        window_strides,
+        padding,
+    )
+    return tuple(plain[int(i)] for i in np.argsort(spec.out_spec))
+
+
+def conv_transpose_shape_tuple(
+    lhs_shape: Sequence[int],
+    rhs_shape: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Any,
+    dimension_numbers: Any,
+) -> tuple[int, ...]:
+    """Shape of a transposed convolution."""
+    spec = conv_dimension_numbers(lhs_shape, rhs_shape, dimension_numbers)
+    x = [lhs_shape[i] for i in spec.lhs_spec]
+    w = [rhs_shape[i] for i in spec.rhs_spec]
+    if isinstance(padding, str):
+        pads = [
+            transposed_padding(k, s, padding) for k, s in zip(w[2:], window_strides, strict=True)
+        ]
+    else:
+        pads = [(int(lo), int(hi)) for lo, hi in padding]
+    spread = [(n - 1) * s + 1 for n, s in zip(x[2:], window_strides, strict=True)]
+    plain = conv_shape_tuple([*x[:2], *spread], w, [1] * len(spread), pads)
+    return tuple(plain[int(i)] for i in np.argsort(spec.out_spec))
+
+
+def conv_general_dilated_local(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: Any,
+    filter_shape: Sequence[int],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+) -> Array:
+    """A convolution with a kernel of its own at each position ("locally connected").
+
+    Shapes: `rhs` has the size of a flattened patch as its input-feature axis, and output positions
+    as its spatial axes.
+    """
+    spec = conv_dimension_numbers(lift(lhs).shape, lift(rhs).shape, dimension_numbers)
+    plain = tuple(range(lift(lhs).ndim))
+    patches = conv_general_dilated_patches(
+        lhs,
+        filter_shape,
+        window_strides,
+        padding,
+        lhs_dilation,
+        rhs_dilation,
+        ConvDimensionNumbers(spec.lhs_spec, plain, plain),
+    )
+    p, w = same_dtypes("conv_general_dilated_local", [lift(patches), lift(rhs)])
+    w = b.permute(w, spec.rhs_spec)
+    space = tuple(range(2, p.ndim))
+    # positions, batch, features -> batch, features, positions
+    out = b.dot(p, w, ((1,), (1,)), (space, space))
+    count = len(space)
+    out = b.permute(out, (count, count + 1, *range(count)))
+    return finish(b.permute(out, tuple(int(i) for i in np.argsort(spec.out_spec))))
+
+
+# --- ragged contractions -----------------------------------------------------------------------------
+
+
+def ragged_dot(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    group_offset: ArrayLike | None = None,
+) -> Array:
+    """Rows of `lhs` [m, k] in consecutive groups, each times its own matrix of `rhs` [g, k, n].
+
+    Rows beyond the groups give zeros. Cost: g times that of one product, since rows are masked into
+    a contraction over groups and k; no row is copied per matrix element.
+    """
+    if group_offset is not None:
+        raise ValueError("ragged_dot: group_offset is for shards of groups; there is one here")
+    x, w = same_dtypes("ragged_dot", [lift(lhs), lift(rhs)])
+    sizes = lift(group_sizes)
+    if x.ndim != 2 or w.ndim != 3 or sizes.shape != w.shape[:1] or x.shape[1] != w.shape[1]:
+        raise make_error(
+            DotShapeError,
+            f"ragged_dot got shapes {x.shape}, {w.shape} and group_sizes {sizes.shape}",
+            rule="they must be [m, k], [g, k, n] and [g]",
+            operands={"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes},
+        )
+    if not dtypes.is_integer(sizes.dtype):
+        raise TypeError(f"ragged_dot group_sizes must be integers, got {sizes.aval.str_short()}")
+    m, groups = x.shape[0], w.shape[0]
+    ends = b.prefix("add", b.cast(sizes, b.INT32), 0)
+    starts = b.sub(ends, b.cast(sizes, b.INT32))
+    row = b.iota((m, groups), 0)
+    mine = b.and_(
+        b.ge(row, b.expand(starts, (m, groups), (1,))), b.lt(row, b.expand(ends, (m, groups), (1,)))
+    )
+    full = (m, groups, x.shape[1])
+    masked = b.where(
+        b.expand(mine, full, (0, 1)), b.expand(x, full, (0, 2)), b.full(full, b.like(x, 0))
+    )
+    preferred = accumulate_dtype(preferred_element_type, "ragged_dot")
+    return finish(dot_node(masked, w, ((1, 2), (0, 1)), ((), ()), preferred))

@@ -164,6 +164,35 @@ def ge(x: ArrayLike, y: ArrayLike) -> Array:
     return finish(b.ge(p, q))
 
 
+def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
+    """The high half of the double-width product of integers."""
+    p, q = operands("mulhi", x, y)
+    if not dtypes.is_integer(p.dtype):
+        raise TypeError(
+            f"mulhi does not accept dtype {p.dtype.name}. Accepted dtypes are subtypes of integer."
+        )
+    return finish(mulhi_node(p, q))
+
+
+def mulhi_node(x: UOp, y: UOp) -> UOp:
+    """Schoolbook product of halves, in the operands' own width (there may be no wider type).
+
+    Source: Warren, "Hacker's Delight", 8-2.
+    """
+    half = dtypes.bit_width(x.dtype) // 2
+    mask, shift = b.like(x, (1 << half) - 1), b.like(x, half)
+    right = Op.SHRA if dtypes.is_signed(x.dtype) else Op.SHRL
+
+    def halves(v: UOp) -> tuple[UOp, UOp]:
+        return b.and_(v, mask), UOp(right, (v, shift))
+
+    (x0, x1), (y0, y1) = halves(x), halves(y)
+    low = UOp(Op.SHRL, (b.mul(x0, y0), shift))
+    t0, t1 = halves(b.add(b.mul(x1, y0), low))
+    middle = UOp(right, (b.add(b.mul(x0, y1), t0), shift))
+    return b.add(b.add(b.mul(x1, y1), t1), middle)
+
+
 def real(x: ArrayLike) -> Array:
     """Real part of a complex array."""
     return finish(UOp(Op.REAL, (lift(x),)))
@@ -285,17 +314,13 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
 def convert_element_type(operand: ArrayLike, new_dtype: Any) -> Array:
     """Convert; float to int saturates and NaN gives 0; complex to real keeps the real part.
 
-    A Python type (`float`) gives its default dtype, weakly typed.
+    A Python type (`float`) means its default dtype. The result is not weakly typed.
     """
     n = lift(operand)
-    weak = new_dtype in (bool, int, float) or new_dtype is PYTHON_COMPLEX
     dtype = dtypes.user_dtype(new_dtype, "convert_element_type")
     if dtypes.is_complex(n.dtype) and not dtypes.is_complex(dtype):
         n = b.real(n)
-    return finish(b.cast(n, dtype, weak and dtype != np.bool_))
-
-
-PYTHON_COMPLEX = type(1j)
+    return finish(b.cast(n, dtype))
 
 
 def bitcast_convert_type(operand: ArrayLike, new_dtype: Any) -> Array:

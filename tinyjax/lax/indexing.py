@@ -6,7 +6,6 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.infos import GatherInfo, ScatterInfo
@@ -91,10 +90,12 @@ def gather(
 ) -> Array:
     """Slices of the operand at run-time starts.
 
-    Out of bounds: mode "fill" (default) gives `fill_value` (NaN for floats, the least value for
-    signed integers, the greatest for unsigned, True for bools by default), "clip" moves the slice inside.
+    Out of bounds: mode "clip" (default) moves the slice inside, "fill" gives `fill_value` (by default
+    NaN for floats, the least value for signed integers, the greatest for unsigned, True for bools).
     """
     d = dimension_numbers
+    if mode is None:
+        mode = "clip" if fill_value is None else "fill"
     info = GatherInfo(
         ints(d.offset_dims),
         ints(d.collapsed_slice_dims),
@@ -164,6 +165,32 @@ def scatter_sub(
     return scatter_add(
         operand, scatter_indices, finish(b.neg(lift(updates))), dimension_numbers, **options
     )
+
+
+def scatter_apply(
+    operand: ArrayLike,
+    scatter_indices: ArrayLike,
+    func: Callable[[Array], Any],
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    update_shape: Sequence[int] = (),
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Array:
+    """`func` applied to the elements at run-time indices (once, where indices repeat)."""
+    x, indices = lift(operand), index_node(scatter_indices, "scatter_apply")
+    touched = scatter(
+        finish(b.full(x.shape, b.scalar(0, b.INT32))),
+        finish(indices),
+        finish(b.full(ints(update_shape), b.scalar(1, b.INT32))),
+        dimension_numbers,
+        indices_are_sorted=indices_are_sorted,
+        unique_indices=unique_indices,
+        mode=mode,
+    ).node
+    changed = b.cast(lift(func(finish(x))), x.dtype)
+    return finish(b.where(b.ne(touched, b.like(touched, 0)), changed, x))
 
 
 def index_take(src: ArrayLike, idxs: Sequence[ArrayLike], axes: Sequence[int]) -> Array:

@@ -172,7 +172,7 @@ def sort_key_val(
     return sort((keys, values), dimension, is_stable)  # type: ignore[no-any-return]
 
 
-def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> tuple[Array, Array]:
+def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
     """The k largest elements along an axis, largest first, and their indices (int32)."""
     n = lift(operand)
     a = axis_number(axis, n.ndim) if n.ndim else 0
@@ -188,8 +188,7 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> tuple[Array, Array]:
     values, order = b.sort(flipped, a, 1, True)
     size = n.shape[a]
     out = [b.slice_axis(b.flip(x, (a,)), a, 0, min(k, size)) for x in (values, order)]
-    first, second = finish_all(out)
-    return first, second
+    return finish_all(out)
 
 
 def approx_max_k(
@@ -199,9 +198,24 @@ def approx_max_k(
     recall_target: float = 0.95,
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
-) -> tuple[Array, Array]:
-    """The k largest (exact here)."""
+) -> list[Array]:
+    """The k largest and their indices (exact here, so that the options change nothing)."""
     return top_k(operand, k, axis=reduction_dimension)
+
+
+def approx_min_k(
+    operand: ArrayLike,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> list[Array]:
+    """The k smallest and their indices (exact here, so that the options change nothing)."""
+    n = lift(operand)
+    a = axis_number(reduction_dimension, n.ndim)
+    values, order = b.sort([n, b.iota(n.shape, a)], a, 1, True)
+    return finish_all([b.slice_axis(x, a, 0, min(k, n.shape[a])) for x in (values, order)])
 
 
 def associative_scan(
@@ -388,6 +402,44 @@ class RoundingMethod(enum.Enum):
 
     AWAY_FROM_ZERO = 0
     TO_NEAREST_EVEN = 1
+
+
+class FftType(enum.Enum):
+    """Kinds of `lax.fft`."""
+
+    FFT = "fft"
+    IFFT = "ifft"
+    RFFT = "rfft"
+    IRFFT = "irfft"
+
+
+def reduce_window_shape_tuple(
+    operand_shape: Sequence[int],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> tuple[int, ...]:
+    """The shape that reduce_window gives."""
+    rank = len(operand_shape)
+    base, dilation = base_dilation or [1] * rank, window_dilation or [1] * rank
+    out = []
+    for i, size in enumerate(operand_shape):
+        spread = max((size - 1) * base[i] + 1, 0) + sum(padding[i])
+        reach = (window_dimensions[i] - 1) * dilation[i] + 1
+        out.append(max((spread - reach) // window_strides[i] + 1, 0))
+    return tuple(out)
+
+
+def padtype_to_pads(
+    in_shape: Sequence[int],
+    window_shape: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Any,
+) -> list[tuple[int, int]]:
+    """(low, high) padding of each axis for "SAME", "SAME_LOWER" or "VALID"."""
+    return window_padding(padding, in_shape, window_shape, window_strides, [1] * len(in_shape))
 
 
 def fft(x: ArrayLike, fft_type: Any, fft_lengths: Sequence[int]) -> Array:

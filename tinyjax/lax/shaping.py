@@ -10,11 +10,11 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.errors import ConcatenateError, ReshapeError, make_error
+from tinyjax.core.errors import BroadcastError, ConcatenateError, ReshapeError, make_error
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, lift
+from tinyjax.engine.values import finish, finish_all, lift, shaped_abstractify
 from tinyjax.lax.elementwise import same_dtypes
 
 ArrayLike = Any
@@ -378,16 +378,101 @@ def full_like(
     x: Any, fill_value: ArrayLike, dtype: Any = None, shape: Any = None, *, sharding: Any = None
 ) -> Array:
     """A scalar broadcast to the shape and dtype of x."""
-    target = tuple(x.shape) if shape is None and hasattr(x, "shape") else shape
-    of = x.dtype if hasattr(x, "dtype") else lift(x).dtype
-    return full(
-        () if target is None else target,
-        finish(
-            b.cast(
-                lift(fill_value), dtypes.user_dtype(dtype, "full_like") if dtype is not None else of
-            )
-        ),
+    of = shaped_abstractify(x)
+    value = lift(fill_value)
+    if value.shape:
+        raise TypeError(
+            f"full must be called with scalar fill_value, got fill_value.shape {value.shape}."
+        )
+    if dtype is None:
+        value = b.cast(value, of.dtype, of.weak_type)
+    else:
+        value = b.cast(value, dtypes.user_dtype(dtype, "full_like"))
+    return finish(b.full(of.shape if shape is None else static_shape(shape), value))
+
+
+def empty(shape: Sequence[int], dtype: Any, *, out_sharding: Any = None) -> Array:
+    """An array whose values nobody may rely on (zeros here)."""
+    return finish(b.full(static_shape(shape), b.scalar(0, dtypes.user_dtype(dtype, "empty"))))
+
+
+def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
+    """Pieces of these sizes along an axis; they must add up to its size."""
+    n = lift(operand)
+    a = axis_number(axis, n.ndim)
+    parts = static_shape(sizes)
+    if sum(parts) != n.shape[a] or any(p < 0 for p in parts):
+        raise ValueError(
+            f"Sum of sizes {sum(parts)} must be equal to dimension {a} of the operand shape "
+            f"{n.shape}: got sizes {parts}."
+        )
+    starts = [sum(parts[:i]) for i in range(len(parts))]
+    return finish_all(
+        [b.slice_axis(n, a, lo, lo + size) for lo, size in zip(starts, parts, strict=True)]
     )
+
+
+def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
+    """Equal shapes joined along a new axis."""
+    nodes = same_dtypes("stack", [lift(a) for a in arrays])
+    if not nodes:
+        raise ValueError("stack requires a non-empty sequence of arrays")
+    if len({n.shape for n in nodes}) > 1:
+        raise make_error(
+            ConcatenateError,
+            f"All input arrays must have the same shape, got {', '.join(str(n.shape) for n in nodes)}",
+        )
+    a = axis_number(axis, nodes[0].ndim + 1)
+    return finish(b.concat([b.unsqueeze(n, a) for n in nodes], a))
+
+
+def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
+    """The slices along an axis."""
+    n = lift(x)
+    a = axis_number(axis, n.ndim)
+    return tuple(
+        finish_all([b.squeeze(b.slice_axis(n, a, i, i + 1), (a,)) for i in range(n.shape[a])])
+    )
+
+
+def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
+    """The operand repeated reps[i] times along axis i."""
+    n = lift(operand)
+    counts = static_shape(reps)
+    if len(counts) != n.ndim:
+        raise ValueError(f"tile reps must have length {n.ndim} for shape {n.shape}, got {counts}")
+    wide = tuple(s for r, size in zip(counts, n.shape, strict=True) for s in (r, size))
+    spread = b.expand(n, wide, tuple(range(1, 2 * n.ndim, 2)))
+    return finish(b.reshape(spread, tuple(r * s for r, s in zip(counts, n.shape, strict=True))))
+
+
+def broadcast_like(x: ArrayLike, y: ArrayLike) -> Array:
+    """x broadcast to the shape of y; sizes are equal or 1, and ranks may differ at the front."""
+    n, shape = lift(x), lift(y).shape
+    lead = len(shape) - n.ndim
+    fits = lead >= 0 and all(
+        s in (1, t) for s, t in zip(n.shape, shape[max(lead, 0) :], strict=False)
+    )
+    if not fits:
+        raise make_error(
+            BroadcastError,
+            f"Incompatible shapes for broadcasting: {n.shape} to {shape}",
+            operands={"x": x, "y": y},
+        )
+    return finish(b.broadcast(n, shape))
+
+
+def shape_as_value(shape: Sequence[int]) -> Array:
+    """A shape as an integer vector."""
+    sizes = [b.scalar(s, dtypes.default_int_dtype()) for s in static_shape(shape)]
+    if not sizes:
+        return finish(b.full((0,), b.scalar(0, dtypes.default_int_dtype())))
+    return finish(b.concat([b.reshape(s, (1,)) for s in sizes], 0))
+
+
+def dtype(x: Any) -> Any:
+    """The dtype an array or number has here."""
+    return shaped_abstractify(x).dtype
 
 
 def zeros_like_array(x: ArrayLike) -> Array:

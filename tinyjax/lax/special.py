@@ -135,9 +135,13 @@ class GammaParts:
 
     def __init__(self, a: UOp, x: UOp) -> None:
         one = b.like(x, 1)
-        self.bad = b.or_(b.or_(b.le(a, b.like(a, 0)), b.lt(x, b.like(x, 0))), b.or_(b.ne(a, a), b.ne(x, x)))
+        zero_a = b.eq(a, b.like(a, 0))
+        negative = b.or_(b.lt(a, b.like(a, 0)), b.lt(x, b.like(x, 0)))
+        self.bad = b.or_(negative, b.or_(b.ne(a, a), b.ne(x, x)))
         infinite = b.or_(b.eq(x, b.like(x, np.inf)), b.eq(a, b.like(a, np.inf)))
-        self.ordinary = b.not_(b.or_(b.or_(self.bad, infinite), b.eq(x, b.like(x, 0))))
+        self.ordinary = b.not_(
+            b.or_(b.or_(self.bad, infinite), b.or_(zero_a, b.eq(x, b.like(x, 0))))
+        )
         a = b.where(self.ordinary, a, constant(a, 1))
         x = b.where(self.ordinary, x, constant(x, 1))
         self.a, self.x = a, x
@@ -249,7 +253,7 @@ def gamma_density(a: UOp, x: UOp) -> UOp:
 igamma, _igamma = elementwise(
     "igamma",
     lambda a, x: lower_gamma(a, x, upper=False),
-    "Regularised lower incomplete gamma function P(a, x); NaN unless a > 0 and x >= 0.",
+    "Regularised lower incomplete gamma function P(a, x); NaN unless a >= 0 and x >= 0.",
 )
 igammac, _igammac = elementwise(
     "igammac",
@@ -271,9 +275,7 @@ def plain_slope(rule: custom_jvp) -> Callable[..., UOp]:
     return lambda y, *args: lift(rule(*(Array(x) for x in args)))
 
 
-derivative(
-    _igamma, [plain_slope(_igamma_grad_a), lambda y, a, x: gamma_density(a, x)], ("a", "x")
-)
+derivative(_igamma, [plain_slope(_igamma_grad_a), lambda y, a, x: gamma_density(a, x)], ("a", "x"))
 derivative(
     _igammac,
     [
@@ -315,15 +317,9 @@ def beta_fraction(p: UOp, q: UOp, x: UOp) -> UOp:
         c, d, h = state
         twice = b.mul(n, b.like(n, 2))
         at = b.add(p, twice)
-        even = b.div(
-            b.mul(b.mul(n, b.sub(q, n)), x), b.mul(b.sub(at, one), at)
-        )
+        even = b.div(b.mul(b.mul(n, b.sub(q, n)), x), b.mul(b.sub(at, one), at))
         c, d, h, _ = turn(even, c, d, h)
-        odd = b.neg(
-            b.div(
-                b.mul(b.mul(b.add(p, n), b.add(total, n)), x), b.mul(at, b.add(at, one))
-            )
-        )
+        odd = b.neg(b.div(b.mul(b.mul(b.add(p, n), b.add(total, n)), x), b.mul(at, b.add(at, one))))
         c, d, h, factor = turn(odd, c, d, h)
         near = b.le(b.abs_(b.sub(factor, one)), b.like(h, 2 * float(dtypes.finfo(h.dtype).eps)))
         return [c, d, h], b.or_(near, b.ne(h, h))
@@ -361,9 +357,7 @@ def incomplete_beta(p: UOp, q: UOp, x: UOp) -> UOp:
 def beta_density(y: UOp, p: UOp, q: UOp, x: UOp) -> UOp:
     """x^(p-1) (1-x)^(q-1) / B(p, q)."""
     one = b.like(x, 1)
-    powers = b.add(
-        b.mul(b.sub(p, one), b.log(x)), b.mul(b.sub(q, one), UOp(Op.LOG1P, (b.neg(x),)))
-    )
+    powers = b.add(b.mul(b.sub(p, one), b.log(x)), b.mul(b.sub(q, one), UOp(Op.LOG1P, (b.neg(x),))))
     return b.exp(b.sub(powers, log_beta(p, q)))
 
 
@@ -502,9 +496,7 @@ def i1e_slope(y: UOp, x: UOp) -> UOp:
     """i0e(x) - i1e(x) (sign x + 1/x); 1/2 at 0."""
     at_zero = b.eq(x, b.like(x, 0))
     safe = b.where(at_zero, constant(x, 1), x)
-    slope = b.sub(
-        lift(_bessel_i0e(Array(x))), b.mul(y, b.add(b.sign(safe), b.reciprocal(safe)))
-    )
+    slope = b.sub(lift(_bessel_i0e(Array(x))), b.mul(y, b.add(b.sign(safe), b.reciprocal(safe))))
     return b.where(at_zero, b.like(slope, 0.5), slope)
 
 

@@ -182,6 +182,9 @@ LEAST_ROWS = 24  # of a task: fewer would not repay reading B from a cache furth
 # B is read in place if it is small or few rows use it: 115 against 110 GFLOP/s at 128x784x512, 99
 # against 99 at 256x1024x1024; at 1024x1024x1024 98 against 105.
 UNPACKED_B_BYTES, UNPACKED_ROWS = 1 << 20, 256
+# A^T in place uses a few elements of each cache line, one line per k: 99 against 103 GFLOP/s at
+# 1024x1024x1024, 100 against 106 at twice that; 107 against 106 at 384x512x1536.
+TRANSPOSED_A_BYTES = 2 << 20
 PACKED_BY_TASK_COLUMNS = 512  # a wider product would pack the same rows of A for several tasks
 WORK_PER_TASK = 1 << 19  # multiply-adds: about 10 us, twice the cost of a parallel launch
 STREAMED_PER_TASK = 1 << 16  # the same where every multiply-add costs a load from memory
@@ -214,11 +217,12 @@ def choose_schedule(
     `threads` (an upper bound will do) changes how the work is cut (mc, nc), never the order of
     summation.
     """
-    along_k = (b.unit == "row", a.unit == "col")
-    short, long = min(m, n), along_k[0 if n > m else 1]
-    # A very short operand may be gathered; otherwise both must lie along K.
-    inner = short <= SKINNY and long
-    inner = inner or (short <= INNER_LIMIT and k >= INNER_LEAST_K and all(along_k))
+    along_k = (a.unit == "col", b.unit == "row")
+    short = min(m, n)
+    if short <= SKINNY:  # the shorter operand may be gathered
+        inner = along_k[n > m]
+    else:
+        inner = short <= INNER_LIMIT and k >= INNER_LEAST_K and all(along_k)
     if inner:
         swap = n > m
     elif short <= SKINNY:
@@ -289,7 +293,9 @@ def _packed(
         mc, nc = round_up(max(m, 1), mr), round_up(max(n, 1), nr)
     group = _group(target, accumulate, a, b, k) if m > SKINNY else 1
     pack_a: Packing = "none"
-    if group > 1 or not a.cheap:
+    if a.unit == "row" and n > PACKED_BY_TASK_COLUMNS and m * k * size > TRANSPOSED_A_BYTES:
+        pack_a = "step"
+    elif group > 1 or not a.cheap:
         pack_a = "task" if n <= PACKED_BY_TASK_COLUMNS else "step"
     if group > 1 and pack_b == "none":
         pack_b = "step"

@@ -11,6 +11,9 @@ no guard.
 
 from __future__ import annotations
 
+import math
+import re
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -500,14 +503,13 @@ def _sign(b: IRBuilder, signed: bool, width: int, x: Value) -> Value:
 def _shift(name: str) -> Callable[..., Value]:
     def emit(b: IRBuilder, signed: bool, width: int, x: Value, y: Value) -> Value:
         count = known(y)
-        if name == "shra":
-            f = b.ashr if signed else b.lshr
-            wide = b.umin(y, width - 1) if count is None else irtext.const(
-                y.type, count if 0 <= count < width else width - 1
-            )  # fmt: skip
-            if not signed:  # zero fill when over-wide, as for SHRL
-                return _shift("shrl")(b, signed, width, x, y)
-            return f(x, wide)
+        if name == "shra":  # the top bit is copied, of unsigned values as well
+            excess = x.type.bits - width
+            if excess and not signed:
+                x = b.ashr(b.shl(x, excess), excess)
+            if count is None:
+                return b.ashr(x, b.umin(y, width - 1))
+            return b.ashr(x, count if 0 <= count < width else width - 1)
         if count is not None and not 0 <= count < width:
             return irtext.zero(x.type)
         if name == "shrl" and width < x.type.bits:
@@ -570,6 +572,38 @@ def _is_finite(b: IRBuilder, x: Value) -> Value:
     return b.cmp("olt", b.fabs(x), irtext.const_bits(x.type, bits))
 
 
+def known_float(x: Value) -> float | None:
+    """The number a float32 or float64 constant holds in every lane."""
+    if x.text.startswith("%") or x.type.scalar not in (F32, F64):
+        return None
+    if x.text == "zeroinitializer":
+        return 0.0
+    found = _HEXADECIMAL.search(x.text)
+    return None if found is None else struct.unpack("<d", struct.pack("<Q", int(found[1], 16)))[0]
+
+
+_HEXADECIMAL = re.compile(r"^(?:splat \(\w+ )?0x([0-9A-F]{16})\)?$")
+
+
+def _extreme(name: str) -> Callable[..., Value]:
+    """max or min: NaN wins, -0 < +0. Against a literal, a comparison and a choice suffice."""
+
+    def emit(b: IRBuilder, x: Value, y: Value) -> Value:
+        bound = known_float(y)
+        if bound is None and known_float(x) is not None:
+            x, y, bound = y, x, known_float(x)
+        if bound is None or bound != bound:
+            return b.maximum(x, y) if name == "max" else b.minimum(x, y)
+        negative = math.copysign(1, bound) < 0
+        if name == "max":  # +0 replaces -0: for that literal an equal x gives way
+            predicate = "ole" if bound == 0 and not negative else "olt"
+        else:
+            predicate = "oge" if bound == 0 and negative else "ogt"
+        return b.select(b.cmp(predicate, x, y), y, x)
+
+    return emit
+
+
 FLOAT: dict[Op, Callable[..., Value]] = {
     Op.NEG: lambda b, x: b.neg(x),
     Op.ABS: lambda b, x: b.fabs(x),
@@ -586,7 +620,7 @@ FLOAT: dict[Op, Callable[..., Value]] = {
     Op.MUL: lambda b, x, y: b.mul(x, y),
     Op.DIV: lambda b, x, y: b.fdiv(x, y),
     Op.REM: lambda b, x, y: b.frem(x, y),
-    Op.MAX: lambda b, x, y: b.maximum(x, y),
-    Op.MIN: lambda b, x, y: b.minimum(x, y),
+    Op.MAX: _extreme("max"),
+    Op.MIN: _extreme("min"),
     Op.FMA: lambda b, x, y, z: b.fma(x, y, z),
 }

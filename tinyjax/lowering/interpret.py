@@ -327,10 +327,11 @@ def truncating_div(x: int, y: int) -> int:
     return quotient if (x < 0) == (y < 0) else -quotient
 
 
-def _shift(op: Op, x: int, y: int, width: int, signed: bool) -> int:
+def _shift(op: Op, x: int, y: int, width: int) -> int:
     """Shifts by `width` or more, or by a negative count, are over-wide."""
     wide = not 0 <= y < width
-    if op is Op.SHRA:
+    if op is Op.SHRA:  # the top bit is copied, of unsigned values as well
+        x -= (x >> (width - 1) & 1) << width if x >= 0 else 0
         return (-1 if x < 0 else 0) if wide else x >> y
     if wide:
         return 0
@@ -363,7 +364,7 @@ def integer_op(op: Op, source: Any, dtype: Any, args: Sequence[Any]) -> Any:
     if op is Op.IS_FINITE:
         return np.bool_(True)
     if op in (Op.SHL, Op.SHRL, Op.SHRA):
-        return wrap(_shift(op, x[0], x[1], width, dtypes.is_signed(source)), dtype)
+        return wrap(_shift(op, x[0], x[1], width), dtype)
     if op is Op.POPCOUNT:
         return wrap((x[0] & ((1 << width) - 1)).bit_count(), dtype)
     if op is Op.CLZ:
@@ -529,6 +530,29 @@ def _complex_sign(x: Any) -> Any:
     return x if x == 0 else x / np.abs(x)
 
 
+def _complex_div(x: Any, y: Any) -> Any:
+    """Quotient with C99's repair (G.5.1) of a result that is NaN in both parts."""
+    q = x / y
+    if q.real == q.real or q.imag == q.imag:
+        return q
+    a, b, c, d = x.real, x.imag, y.real, y.imag
+    finite = [np.isfinite(v) for v in (a, b, c, d)]
+
+    def box(v: Any) -> Any:
+        return np.copysign(1.0 if np.isinf(v) else 0.0, v)
+
+    if c == 0 and d == 0 and (a == a or b == b):
+        pole = np.copysign(np.inf, c)
+        return np.complex128(complex(pole * a, pole * b))
+    if (np.isinf(a) or np.isinf(b)) and finite[2] and finite[3]:
+        a, b, factor = box(a), box(b), np.inf
+    elif (np.isinf(c) or np.isinf(d)) and finite[0] and finite[1]:
+        c, d, factor = box(c), box(d), 0.0
+    else:
+        return q
+    return np.complex128(complex(factor * (a * c + b * d), factor * (b * c - a * d)))
+
+
 COMPLEXES: dict[Op, Callable[..., Any]] = {
     Op.NEG: lambda x: -x,
     Op.ABS: np.abs,
@@ -561,7 +585,7 @@ COMPLEXES: dict[Op, Callable[..., Any]] = {
     Op.ADD: lambda x, y: x + y,
     Op.SUB: lambda x, y: x - y,
     Op.MUL: lambda x, y: x * y,
-    Op.DIV: lambda x, y: x / y,
+    Op.DIV: _complex_div,
     Op.POW: np.power,
     Op.MAX: lambda x, y: x if x != x or (y == y and _lexicographic(y, x, True)) else y,
     Op.MIN: lambda x, y: x if x != x or (y == y and _lexicographic(x, y, True)) else y,

@@ -89,6 +89,13 @@ class Routine:
     slots: tuple[Slot, ...]
     results: int
 
+    @property
+    def avals(self) -> tuple[Aval, ...]:
+        """What the routine finds in its slots; a slot itself may have the aval before a reshape."""
+        of = self.node.aval
+        results = of.elts if isinstance(of, TupleAval) else (of,)
+        return (*results, *(s.aval for s in self.node.operands))
+
 
 @dataclass(frozen=True, slots=True)
 class Nested:
@@ -608,8 +615,9 @@ class _BodyPlanner:
             swaps.append(Swap(a, b))
         advances: list[Advance] = []
         elements: list[Slot] = []
-        for whole in (*xs, *results[nk:]):
-            of = Aval.update(whole.aval, shape=whole.aval.shape[1:])
+        stacked = [s.aval for s in node.operands[nc + nk :]] + list(node.aval.elts[nk:])
+        for whole, all_of in zip((*xs, *results[nk:]), stacked, strict=True):
+            of = all_of.update(shape=all_of.shape[1:])
             p = planner.pointer(of, whole)
             last = (length - 1) * of.nbytes if info.reverse and length else 0
             self.steps.append(Point(p, whole, last))

@@ -274,7 +274,8 @@ class _Interpreter:
                 assert kernel is not None
                 kernel.interpret([self.array(s) for s in slots])
             case planning.Routine(node, slots, results):
-                arrays = [self.array(s) for s in slots]
+                shapes = [of.shape for of in step.avals]
+                arrays = [self.array(s).reshape(h) for s, h in zip(slots, shapes, strict=True)]
                 kernel = kernel_of(step)
                 if kernel is not None:
                     kernel.interpret(arrays)
@@ -419,11 +420,11 @@ class _Builder:
                 kernel = kernel_of(step)
                 assert kernel is not None
                 return self.calls(kernel, self.slots(slots))
-            case planning.Routine(node, slots, results):
+            case planning.Routine(_, slots, _):
                 kernel = kernel_of(step)
                 if kernel is not None:
                     return self.calls(kernel, self.slots(slots))
-                return [rt.Return(self.handler(node, slots, results), self.slots(slots))]
+                return [rt.Return(self.handler(step), self.slots(slots))]
             case planning.Nested(body, slots):
                 number = self.program_numbers[body]
                 return [rt.CallProgram(number, self.slots(slots), self.scratch(0))]
@@ -461,10 +462,10 @@ class _Builder:
             made.append(self.rt.Call(number, (*slots, *extra), 0, code.total, chunk))
         return made
 
-    def handler(self, node: UOp, slots: Sequence[Slot], results: int) -> int:
+    def handler(self, step: planning.Routine) -> int:
         """Register what a RETURN step calls."""
-        avals = [s.aval for s in slots]
-        run = python_routine(node)
+        avals, results = step.avals, step.results
+        run = python_routine(step.node)
 
         def serve(pointers: tuple[int, ...], dims: tuple[int, ...]) -> None:
             arrays = [array_at(p, of) for p, of in zip(pointers, avals, strict=True)]

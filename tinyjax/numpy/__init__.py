@@ -140,7 +140,6 @@ from tinyjax.numpy.reductions import count_nonzero as count_nonzero
 from tinyjax.numpy.reductions import cov as cov
 from tinyjax.numpy.reductions import cumprod as cumprod
 from tinyjax.numpy.reductions import cumsum as cumsum
-from tinyjax.numpy.reductions import floating as floating
 from tinyjax.numpy.reductions import max as max
 from tinyjax.numpy.reductions import mean as mean
 from tinyjax.numpy.reductions import min as min
@@ -193,6 +192,7 @@ from tinyjax.numpy.scalar_types import float16 as float16
 from tinyjax.numpy.scalar_types import float32 as float32
 from tinyjax.numpy.scalar_types import float64 as float64
 from tinyjax.numpy.scalar_types import float_ as float_
+from tinyjax.numpy.scalar_types import floating as floating
 from tinyjax.numpy.scalar_types import generic as generic
 from tinyjax.numpy.scalar_types import iinfo as iinfo
 from tinyjax.numpy.scalar_types import inexact as inexact

@@ -7,6 +7,7 @@ because JAX refuses them (converting them silently is slow).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -124,7 +125,7 @@ def method_dot(
     return contract.dot(self, b, precision=precision, preferred_element_type=preferred_element_type)
 
 
-def method_view(self: Array, dtype: Any = None) -> Array:
+def method_view(self: Array, dtype: Any = None, type: None = None) -> Array:
     """The same bytes as another dtype; the last axis grows or shrinks with the width."""
     from tinyjax.lax.elementwise import bitcast_node
 
@@ -334,14 +335,20 @@ PROPERTIES: dict[str, tuple[Callable[[Array], Any], str]] = {
 
 
 def as_method(f: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function as a method with its own name (functions are descriptors; partials are not)."""
+    """A function as a method with its own name and, after `self`, the same parameters."""
 
     def method(self: Array, *args: Any, **kwargs: Any) -> Any:
         return f(self, *args, **kwargs)
 
     method.__name__, method.__qualname__ = name, f"Array.{name}"
     method.__doc__ = f.__doc__
-    method.__wrapped__ = f  # type: ignore[attr-defined]  # inspect.signature follows it
+    signature = inspect.signature(f)
+    first, *rest = signature.parameters.values()
+    if first.kind is first.POSITIONAL_ONLY:
+        first = first.replace(kind=first.POSITIONAL_OR_KEYWORD)
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[first.replace(name="self"), *rest]
+    )
     return method
 
 

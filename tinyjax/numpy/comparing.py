@@ -22,12 +22,14 @@ from tinyjax.numpy.promotion import (
 
 
 def clip(
-    arr: ArrayLike,
+    arr: ArrayLike | None = None,
     /,
     min: ArrayLike | None = None,
     max: ArrayLike | None = None,
 ) -> Array:
     """`arr` limited to [min, max]; either limit may be None. Dtype: promoted."""
+    if arr is None:
+        raise ValueError("At least one argument is required: jnp.clip(arr, min, max)")
     (n,) = checked("clip", arr)
     limits = [x for x in (min, max) if x is not None]
     if any(dtypes.is_complex(m.dtype) for m in (n, *checked("clip", *limits))):

@@ -60,10 +60,10 @@ def given_dtype(dtype: Any, default: Any, name: str) -> tuple[Any, bool]:
 def array(
     object: Any,
     dtype: Any = None,
+    *args: Any,
     copy: bool = True,
     order: str | None = "K",
     ndmin: int = 0,
-    *,
     device: Any = None,
     out_sharding: Any = None,
 ) -> Array:
@@ -72,6 +72,7 @@ def array(
     Dtype: promoted from the elements; Python numbers give the 32-bit defaults (64-bit with x64).
     Raises: TypeError for elements that are not numbers, with the offending value.
     """
+    copy, order, ndmin = (*args, *(copy, order, ndmin)[len(args) :])  # once positional
     if order not in (None, "K", "C", "A"):
         raise NotImplementedError("Only implemented for order='K'")
     node = array_node(object, dtype)
@@ -221,11 +222,21 @@ def ones_like(
     return finish(b.full(target, const(1, kind, weak)))
 
 
-empty_like = zeros_like
+def empty_like(
+    prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None
+) -> Array:
+    """Zeros of the shape and dtype of `prototype`."""
+    return zeros_like(prototype, dtype, shape)
 
 
 def full_like(
-    a: Any, fill_value: ArrayLike, dtype: Any = None, shape: Any = None, *, device: Any = None
+    a: Any,
+    fill_value: ArrayLike,
+    dtype: Any = None,
+    shape: Any = None,
+    *,
+    device: Any = None,
+    out_sharding: Any = None,
 ) -> Array:
     """`fill_value` in the shape and dtype of `a`."""
     target, kind, weak = like_aval(a, dtype, shape, "full_like")

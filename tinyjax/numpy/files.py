@@ -15,8 +15,17 @@ from tinyjax.engine.values import finish
 from tinyjax.numpy.creation import array
 from tinyjax.numpy.promotion import ArrayLike, canonical_axis, checked
 
-get_printoptions, set_printoptions = np.get_printoptions, np.set_printoptions
-printoptions = np.printoptions
+get_printoptions = np.get_printoptions
+
+
+def set_printoptions(*args: Any, **kwargs: Any) -> None:
+    """NumPy's printing options, which arrays here print by too."""
+    np.set_printoptions(*args, **kwargs)
+
+
+def printoptions(*args: Any, **kwargs: Any) -> Any:
+    """Printing options for a block."""
+    return np.printoptions(*args, **kwargs)
 
 
 def array_str(

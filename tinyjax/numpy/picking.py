@@ -239,6 +239,8 @@ def take_along_axis(
     axis: int | None = -1,
     mode: Any = None,
     fill_value: Any = None,
+    *,
+    wrap_negative_indices: bool | None = None,
 ) -> Array:
     """Elements picked along an axis by an array of positions of the same rank.
 
@@ -256,17 +258,19 @@ def take_along_axis(
         x, axis = b.reshape(x, (x.aval.size,)), 0
     place = canonical_axis(axis, x.ndim)
     how = canonical_mode(mode, "fill")
-    return finish(take_along_node(x, i, place, how, fill_value))
+    return finish(take_along_node(x, i, place, how, fill_value, wrap_negative_indices))
 
 
-def take_along_node(x: UOp, i: UOp, axis: int, how: str, fill_value: Any = None) -> UOp:
+def take_along_node(
+    x: UOp, i: UOp, axis: int, how: str, fill_value: Any = None, wrap: bool | None = None
+) -> UOp:
     """GATHER whose other axes are batching dimensions; axes of size 1 are broadcast."""
     along_axis(x, i, axis, "take_along_axis")  # checks
     shape = tuple(
         i.shape[d] if d == axis else (t if s == 1 else s)
         for d, (s, t) in enumerate(zip(x.shape, i.shape, strict=True))
     )
-    i = counted_from_front(finish(i), x.shape[axis], how != "clip")
+    i = counted_from_front(finish(i), x.shape[axis], how != "clip" if wrap is None else wrap)
     if 0 in shape:
         return b.full(shape, b.like(x, 0))
     # Axes that x does not vary over are dropped from it and stay in the indices.
@@ -500,11 +504,19 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
 
 
 def ravel_multi_index(
-    multi_index: Any, dims: Sequence[int], mode: str = "raise", order: str = "C"
+    multi_index: Any,
+    dims: Sequence[int],
+    mode: str = "raise",
+    order: str = "C",
+    *,
+    dtype: Any = None,
 ) -> Array:
     """Flat positions of positions along each axis. `mode`: raise (values must be known), wrap, clip."""
     nodes = checked("ravel_multi_index", *multi_index)
     sizes = tuple(int(s) for s in dims)
+    kind = dtypes.default_int_dtype()
+    if dtype is not None:
+        kind = dtypes.user_dtype(dtype, "ravel_multi_index")
     if len(nodes) != len(sizes):
         raise ValueError(f"len(multi_index)={len(nodes)} != len(dims)={len(sizes)}")
     if any(not dtypes.is_integer(n.dtype) for n in nodes):
@@ -527,12 +539,12 @@ def ravel_multi_index(
             n = wrapped(n, s)
         else:
             raise ValueError(f"invalid mode={mode!r}. Expected 'raise', 'wrap', or 'clip'")
-        parts.append(b.cast(n, dtypes.default_int_dtype()))
+        parts.append(b.cast(n, kind))
     if order not in ("C", "F"):
         raise ValueError(f"invalid order={order!r}. Expected 'C' or 'F'")
     stride = 1
     shape = np.broadcast_shapes(*(n.shape for n in parts))
-    out = b.full(shape, b.scalar(0, dtypes.default_int_dtype()))
+    out = b.full(shape, b.scalar(0, kind))
     pairs = list(zip(parts, sizes, strict=True))
     for n, s in pairs if order == "F" else pairs[::-1]:
         out = b.add(out, b.mul(b.broadcast(n, shape), b.like(n, stride)))

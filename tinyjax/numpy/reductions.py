@@ -219,7 +219,7 @@ def mean_node(n: UOp, axes: tuple[int, ...], where: Any = None) -> UOp:
     return b.cast(out, n.dtype, n.aval.weak_type)
 
 
-def floating(name: str, a: ArrayLike, dtype: Any) -> UOp:
+def floating_operand(name: str, a: ArrayLike, dtype: Any) -> UOp:
     """`a` in a given dtype, or floating."""
     nodes = checked(name, a)
     if dtype is not None:
@@ -237,7 +237,7 @@ def mean(
     where: ArrayLike | None = None,
 ) -> Array:
     """Arithmetic mean; integers become floating."""
-    n = floating("mean", a, dtype)
+    n = floating_operand("mean", a, dtype)
     axes = canonical_axes(axis, n.ndim)
     return finish(keep(mean_node(n, axes, where), axes, n.shape, keepdims))
 
@@ -274,12 +274,18 @@ def average(
     return (result, finish(keep(total, axes, n.shape, keepdims))) if returned else result
 
 
-def var_node(n: UOp, axes: tuple[int, ...], ddof: Any, where: Any) -> UOp:
-    """Variance (of the real dtype) by two passes: mean, then mean square deviation."""
+def var_node(n: UOp, axes: tuple[int, ...], ddof: Any, where: Any, mean: UOp | None = None) -> UOp:
+    """Variance (of the real dtype) by two passes: mean, then mean square deviation.
+
+    A mean that is known has the axes of `n`, the reduced ones with size 1.
+    """
     narrow = n.dtype == np.float16 or n.dtype == dtypes.bfloat16
     wide = b.cast(n, np.float32) if narrow else n
     rest = tuple(i for i in range(n.ndim) if i not in axes)
-    center = b.expand(mean_node(wide, axes, where), n.shape, rest)
+    if mean is None:
+        center = b.expand(mean_node(wide, axes, where), n.shape, rest)
+    else:
+        center = b.cast(b.broadcast(mean, n.shape), wide.dtype)
     delta = b.sub(wide, center)
     if dtypes.is_complex(n.dtype):
         square = b.add(b.square(b.real(delta)), b.square(b.imag(delta)))
@@ -307,11 +313,15 @@ def var(
     correction: int | float | None = None,
 ) -> Array:
     """Variance with `ddof` degrees of freedom taken off."""
-    n = floating("var", a, dtype)
+    n = floating_operand("var", a, dtype)
     axes = canonical_axes(axis, n.ndim)
+    given = None
     if mean is not None:
-        raise NotImplementedError("var(mean=...) is not supported; leave it out")
-    node = var_node(n, axes, ddof if correction is None else correction, where)
+        (given,) = checked("var", mean)
+        given = b.cast(given, n.dtype)
+        if given.ndim != n.ndim:  # without the reduced axes
+            given = keep(given, axes, n.shape, True)
+    node = var_node(n, axes, ddof if correction is None else correction, where, given)
     return finish(keep(node, axes, n.shape, keepdims))
 
 
@@ -423,7 +433,7 @@ def nanmean(
     where: Any = None,
 ) -> Array:
     """Mean, NaN ignored."""
-    n = floating("nanmean", a, dtype)
+    n = floating_operand("nanmean", a, dtype)
     good = b.eq(n, n)
     if where is not None:
         good = b.and_(good, b.broadcast(truth(checked("nanmean", where)[0]), n.shape))
@@ -438,9 +448,10 @@ def nanvar(
     ddof: int = 0,
     keepdims: bool = False,
     where: Any = None,
+    mean: ArrayLike | None = None,
 ) -> Array:
     """Variance, NaN ignored."""
-    n = floating("nanvar", a, dtype)
+    n = floating_operand("nanvar", a, dtype)
     good = b.eq(n, n)
     if where is not None:
         good = b.and_(good, b.broadcast(truth(checked("nanvar", where)[0]), n.shape))
@@ -450,6 +461,7 @@ def nanvar(
         ddof=ddof,
         keepdims=keepdims,
         where=finish(good),
+        mean=mean,
     )
 
 
@@ -461,9 +473,10 @@ def nanstd(
     ddof: int = 0,
     keepdims: bool = False,
     where: Any = None,
+    mean: ArrayLike | None = None,
 ) -> Array:
     """Standard deviation, NaN ignored."""
-    return finish(b.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where).node))
+    return finish(b.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where, mean).node))
 
 
 def _arg(name: str, kind: str, a: ArrayLike, axis: int | None, keepdims: bool | None) -> Array:
@@ -558,15 +571,36 @@ def nancumprod(a: ArrayLike, axis: int | None = None, dtype: Any = None, out: No
     return cumprod(finish(nan_as("nancumprod", a, 1)[0]), axis, dtype)
 
 
+def observation_weights(name: str, weights: ArrayLike | None, count: int, dtype: Any) -> UOp | None:
+    """Weights of the observations, checked."""
+    if weights is None:
+        return None
+    (w,) = checked("cov", weights)
+    if w.ndim != 1:
+        raise RuntimeError(f"cannot handle multidimensional {name}")
+    if w.shape[0] != count:
+        raise RuntimeError(f"incompatible numbers of samples and {name}")
+    if name == "fweights" and not dtypes.is_integer(w.dtype):
+        raise TypeError("fweights must be integer.")
+    return b.cast(b.abs_(w) if dtypes.is_signed(w.dtype) else w, dtype)
+
+
 def cov(
     m: ArrayLike,
     y: ArrayLike | None = None,
     rowvar: bool = True,
     bias: bool = False,
     ddof: int | None = None,
+    fweights: ArrayLike | None = None,
+    aweights: ArrayLike | None = None,
+    dtype: Any = None,
 ) -> Array:
-    """Covariance matrix of variables in rows."""
+    """Covariance matrix of variables in rows, with frequency and reliability weights."""
     nodes = promote_inexact(checked("cov", m, *([] if y is None else [y])))
+    if any_large := [n for n in nodes if n.ndim > 2]:
+        raise ValueError(f"cov: inputs must have at most 2 dimensions, got {any_large[0].ndim}")
+    if dtype is not None:
+        nodes = [b.cast(n, dtypes.user_dtype(dtype, "cov")) for n in nodes]
     rows = [
         b.reshape(n, (1, n.aval.size))
         if n.ndim < 2
@@ -576,19 +610,42 @@ def cov(
     x = b.concat(rows, 0)
     count = x.shape[1]
     free = (0 if bias else 1) if ddof is None else ddof
-    center = b.expand(mean_node(x, (1,)), x.shape, (0,))
-    x = b.sub(x, center)
-    c = b.dot(x, b.conj(x), ((1,), (1,)))
-    c = b.div(c, b.like(c, count - free))
+    real = dtypes.to_floating_dtype(x.dtype)
+    frequency = observation_weights("fweights", fweights, count, real)
+    reliability = observation_weights("aweights", aweights, count, real)
+    given = [w for w in (frequency, reliability) if w is not None]
+    if not given:
+        center = b.expand(mean_node(x, (1,)), x.shape, (0,))
+        x = b.sub(x, center)
+        right = x
+        norm: UOp = b.scalar(count - free, real)
+    else:
+        w = given[0] if len(given) == 1 else b.mul(*given)
+        total = b.sum_(w, (0,))
+        wide = b.cast(b.expand(w, x.shape, (1,)), x.dtype)
+        average = b.div(b.sum_(b.mul(x, wide), (1,)), b.cast(total, x.dtype))
+        x = b.sub(x, b.expand(average, x.shape, (0,)))
+        right = b.mul(x, wide)
+        if free == 0:
+            norm = total
+        elif reliability is None:
+            norm = b.sub(total, b.like(total, free))
+        else:
+            share = b.div(b.sum_(b.mul(w, reliability), (0,)), total)
+            norm = b.sub(total, b.mul(share, b.like(share, free)))
+    c = b.dot(x, b.conj(right), ((1,), (1,)))
+    c = b.div(c, b.cast(norm, c.dtype))
     size = c.shape[0]
     return finish(b.reshape(c, ()) if size == 1 else c)
 
 
-def corrcoef(x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True) -> Array:
+def corrcoef(
+    x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, dtype: Any = None
+) -> Array:
     """Correlation coefficients."""
     from tinyjax.numpy.creation import diagonal
 
-    c = cov(x, y, rowvar)
+    c = cov(x, y, rowvar, dtype=dtype)
     if not c.ndim:
         return finish(b.div(c.node, c.node))
     d = b.sqrt(b.real(diagonal(c).node))

@@ -98,7 +98,12 @@ class iinfo:
 
 
 promote_types, result_type = dtypes.promote_types, dtypes.result_type
-issubdtype, isdtype = dtypes.issubdtype, dtypes.isdtype
+isdtype = dtypes.isdtype
+
+
+def issubdtype(arg1: Any, arg2: Any) -> Any:
+    """Whether one dtype or kind lies below another, as in NumPy; key dtypes included."""
+    return dtypes.issubdtype(arg1, arg2)
 
 
 def can_cast(from_: Any, to: Any, casting: str = "safe") -> Any:

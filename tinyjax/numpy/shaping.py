@@ -1012,8 +1012,8 @@ def insert(arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None)
     return finish(b.where(mask, out, old))
 
 
-def trim_zeros(filt: ArrayLike, trim: str = "fb") -> Array:
-    """Without zeros at the front and back of a vector (values must be known)."""
+def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
+    """Without zeros at the front and back, along one axis or all (values must be known)."""
     from tinyjax.numpy.indexing import concrete
 
     (n,) = checked("trim_zeros", filt)
@@ -1025,9 +1025,12 @@ def trim_zeros(filt: ArrayLike, trim: str = "fb") -> Array:
         raise ConcretizationTypeError(
             array, "  The size of jnp.trim_zeros's result depends on values."
         )
-    nonzero = np.flatnonzero(known)
-    if not len(nonzero):
-        return finish(b.slice_axis(n, 0, 0, 0))
-    start = int(nonzero[0]) if "f" in trim.lower() else 0
-    stop = int(nonzero[-1]) + 1 if "b" in trim.lower() else n.shape[0]
-    return finish(b.slice_axis(n, 0, start, stop))
+    starts, stops = [0] * n.ndim, list(n.shape)
+    found = np.argwhere(known)
+    for i in canonical_axes(axis, n.ndim):
+        low, high = (found[:, i].min(), found[:, i].max() + 1) if len(found) else (0, 0)
+        starts[i] = int(low) if "f" in trim.lower() else 0
+        stops[i] = max(int(high) if "b" in trim.lower() else n.shape[i], starts[i])
+        if not len(found):
+            starts[i] = stops[i] = 0
+    return finish(b.slice_(n, tuple(starts), tuple(stops)))

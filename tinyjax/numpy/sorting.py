@@ -73,12 +73,14 @@ def argsort(
     order: Any = None,
     stable: bool = True,
     descending: bool = False,
+    dtype: Any = None,
 ) -> Array:
     """Positions that would sort an axis (of the flattened array if None)."""
     check_kind("argsort", kind, order, stable)
     (n,) = checked("argsort", a)
     n, place = flat_or_axis(n, axis)
-    return finish(argsort_node(n, place, stable, descending))
+    index = argsort_node(n, place, stable, descending)
+    return finish(index if dtype is None else b.cast(index, dtypes.user_dtype(dtype, "argsort")))
 
 
 def lexsort(keys: Any, axis: int = -1) -> Array:

@@ -203,7 +203,7 @@ def ceil(x: ArrayLike, /) -> Array:
     return _rounding("ceil", Op.CEIL, x)
 
 
-def trunc(x: ArrayLike, /) -> Array:
+def trunc(x: ArrayLike) -> Array:
     """Towards zero; integers stay."""
     return _rounding("trunc", Op.TRUNC, x)
 
