@@ -64,12 +64,6 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         )[0],
         (np.array([[2.0, 1.0], [0.5, 1.0]]),),
     ),
-    "symmetric_product": (
-        lambda J: lambda a, c: J.lax.linalg.symmetric_product(a, c, alpha=2.0, beta=0.5), (WIDE, SPD)
-    ),
-    "householder_product": (
-        lambda J: J.lax.linalg.householder_product, (TALL[0], np.array([0.5, 0.25, 1.0]))
-    ),
 }  # fmt: skip
 
 
@@ -80,7 +74,7 @@ def test_values_and_tangents_are_those_of_jax(name: str) -> None:
         check(lambda J: pushforward(J, make(J), *args), 1e-9)
 
 
-@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n != "householder_product"])
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_cotangents_are_those_of_jax(name: str) -> None:
     make, args = FUNCTIONS[name]
     with x64():
@@ -90,6 +84,12 @@ def test_cotangents_are_those_of_jax(name: str) -> None:
 VALUES: dict[str, Case] = {
     "tridiagonal_solve": lambda J: J.lax.linalg.tridiagonal_solve(
         np.float64([0, 1, 0.5]), np.float64([3, 4, 5]), np.float64([1, 1, 0]), RHS
+    ),
+    "symmetric_product": lambda J: J.lax.linalg.symmetric_product(
+        WIDE, SPD, alpha=2.0, beta=0.5, symmetrize_output=True
+    ),
+    "householder_product": lambda J: J.lax.linalg.householder_product(
+        TALL[0], np.array([0.5, 0.25, 1.0])
     ),
     "lu parts": lambda J: J.lax.linalg.lu(TALL),
     "pivots": lambda J: J.lax.linalg.lu_pivots_to_permutation(np.int32([[2, 2, 2], [0, 3, 3]]), 4),
@@ -154,7 +154,7 @@ def test_a_wide_qr_has_a_derivative() -> None:
     [
         (lambda J: J.lax.linalg.cholesky(numbers(2, 3)), "square"),
         (lambda J: J.lax.linalg.cholesky(numbers(3)), "ndims >= 2"),
-        (lambda J: J.lax.linalg.cholesky(np.eye(2, dtype=np.int32)), "int32"),
+        (lambda J: J.lax.linalg.cholesky(np.eye(2, dtype=np.float16)), "float16"),
         (lambda J: J.lax.linalg.triangular_solve(numbers(3, 3), numbers(2, 2)), "b.shape=(2, 2)"),
     ],
 )  # fmt: skip

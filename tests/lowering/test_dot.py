@@ -500,7 +500,7 @@ def test_threads_change_the_cut_into_tasks_but_not_the_order_of_summation(
 
 
 def test_transposing_registers_is_a_transposition() -> None:
-    from tinyjax.lowering.dot_nest import transpose
+    from tinyjax.lowering.dot_pack import transpose
     from tinyjax.lowering.irtext import I64, PTR, type_of, vec
 
     for dtype in (np.float32, np.int32, np.float64, np.int64):

@@ -12,8 +12,9 @@ from tinyjax.core import execute
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, hoist_memory
 from tinyjax.core.dtypes import is_key
-from tinyjax.core.ops import Op
+from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import Buffer, UOp, results
+from tinyjax.interpreters.evaluate import EVAL
 from tinyjax.runtime import buffers as memory
 
 Array = np.ndarray[Any, Any]
@@ -102,7 +103,12 @@ def node_body(node: UOp) -> UOp:
 
 
 def run_node(node: UOp, args: Sequence[Any]) -> list[Any]:
-    """Run a CALL, SCAN, WHILE or COND met by the evaluator as a compiled program."""
+    """Run a CALL, SCAN, WHILE or COND met by the evaluator as a compiled program.
+
+    Routines in Python (HOST_CALL, CALLBACK, CHECK) met by a program are run by the evaluator's row.
+    """
+    if node.op not in BODIES:
+        return EVAL[node.op](node, list(args))  # type: ignore[no-any-return]
     body = node_body(node)
     buffers = [Buffer(v, s.aval) for v, s in zip(args, node.operands, strict=True)]
     return [b.value for b in executable(body, len(buffers)).run(buffers)]

@@ -14,6 +14,7 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
+from tinyjax.core.errors import ShapeError
 from tinyjax.core.infos import HostCallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, results
@@ -25,6 +26,10 @@ from tinyjax.lax.elementwise import same_dtypes
 
 ArrayLike = Any
 INT32 = np.dtype(np.int32)
+
+
+class ShapeMismatch(ShapeError, ValueError):
+    """Operands of a solve do not fit; JAX raises TypeError for ranks and ValueError for sizes."""
 
 
 class EigImplementation(enum.Enum):
@@ -55,6 +60,8 @@ class SvdAlgorithm(enum.Enum):
 def matrix(name: str, x: ArrayLike, square: bool = False) -> UOp:
     """An operand that is a matrix (or a batch of them) of a dtype LAPACK has."""
     n = lift(x)
+    if dtypes.is_integer(n.dtype) or n.dtype == np.bool_:
+        n = b.cast(n, dtypes.default_float_dtype())
     if n.dtype not in (np.float32, np.float64, np.complex64, np.complex128):
         raise TypeError(
             f"{name} does not accept dtype {n.dtype.name}. Accepted dtypes are float32, float64, "
@@ -216,7 +223,7 @@ def triangular_solve(
         nb = build.unsqueeze(nb, nb.ndim if left_side else nb.ndim - 1)
     contracted = nb.ndim - 2 if left_side else nb.ndim - 1
     if nb.ndim != na.ndim or nb.shape[:-2] != na.shape[:-2] or nb.shape[contracted] != na.shape[-1]:
-        raise TypeError(
+        raise ShapeMismatch(
             "triangular_solve requires both arguments to have the same number of dimensions and "
             f"equal batch dimensions, and the sizes to fit, got a.shape={na.shape} and "
             f"b.shape={lift(b).shape}"
@@ -235,13 +242,12 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
     return finish(call("solve", (), [na, nb], [nb.aval.strip_weak_type()])[0])
 
 
-def lu(x: ArrayLike, /) -> tuple[Array, Array, Array]:
-    """(lu, pivots, permutation): x[permutation] = L U, both factors in one matrix."""
+def lu(x: ArrayLike, /) -> list[Array]:
+    """[lu, pivots, permutation]: x[permutation] = L U, both factors in one matrix."""
     n = matrix("lu", x)
     rows, columns = n.shape[-2:]
     out = [n.aval, shaped(n, min(rows, columns), dtype=INT32), shaped(n, rows, dtype=INT32)]
-    factors, pivots, permutation = finish_all(call("lu", (), [n], out))
-    return factors, pivots, permutation
+    return finish_all(call("lu", (), [n], out))
 
 
 def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinyjax.lowering.dot_nest import Nest, emit_main, emit_pack, emit_reduce
+from tinyjax.lowering.dot_frame import Nest
+from tinyjax.lowering.dot_nest import emit_main, emit_reduce
 from tinyjax.lowering.dot_operands import (
     Epilogue,
     Operand,
@@ -34,6 +35,7 @@ from tinyjax.lowering.dot_operands import (
     transposed,
     transposed_store,
 )
+from tinyjax.lowering.dot_pack import emit_pack
 from tinyjax.lowering.dot_schedule import (
     BATCH,
     COL_BLOCKS,

@@ -253,7 +253,10 @@ def interp(
         else:
             value = b.cast(lift(choice), out.dtype)
         out = b.where(outside(q, edge), b.broadcast(value, out.shape) if value.ndim else value, out)
-    return finish(out)
+    dtype = dtypes.result_type_of_pairs(
+        *((n.dtype, n.aval.weak_type) for n in (q, points, values))
+    )[0]
+    return finish(b.cast(out, dtype))
 
 
 def _correlate(

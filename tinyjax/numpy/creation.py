@@ -383,7 +383,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
     """Ones at and below the k-th diagonal."""
     rows = int(N)
     cols = rows if M is None else int(M)
-    kind = dtypes.user_dtype(dtype, "tri") if dtype is not None else float_default()
+    kind = dtypes.user_dtype(dtype, "tri") if dtype is not None else np.dtype(np.float32)
     i, j = b.iota((rows, cols), 0), b.iota((rows, cols), 1)
     return finish(b.cast(b.ge(b.add(i, b.scalar(int(k), b.INT32)), j), kind))
 

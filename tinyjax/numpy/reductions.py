@@ -61,14 +61,16 @@ def masked(node: UOp, where: Any, value: Any) -> UOp:
 
 
 def sum_dtype(dtype: Any) -> Any:
-    """Bools and small integers are summed in the default integer type, as in NumPy."""
+    """Bools and integers narrower than the default integer are summed in it, as in NumPy."""
     if dtype == np.bool_:
-        return dtypes.canonicalize_dtype(np.int64)
-    if dtypes.is_unsigned(dtype) and dtypes.bit_width(dtype) < 32:
-        return dtypes.canonicalize_dtype(np.uint64)
-    if dtypes.is_integer(dtype) and dtypes.bit_width(dtype) < 32:
-        return dtypes.canonicalize_dtype(np.int64)
-    return dtype
+        return dtypes.default_int_dtype()
+    if not dtypes.is_integer(dtype):
+        return dtype
+    if dtypes.is_unsigned(dtype):
+        wide = dtypes.default_uint_dtype()
+    else:
+        wide = dtypes.default_int_dtype()
+    return wide if dtypes.bit_width(dtype) < dtypes.bit_width(wide) else dtype
 
 
 def fold(

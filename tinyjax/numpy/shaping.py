@@ -845,13 +845,13 @@ def pad_ramp(n: UOp, axis: int, lo: int, hi: int, end_values: Any) -> UOp:
 
 def pad_statistic(n: UOp, axis: int, lo: int, hi: int, mode: str, stat_length: Any) -> UOp:
     """The border is the maximum, minimum, mean or median of the (outermost) elements."""
-    from tinyjax.numpy import reductions, sorting
+    from tinyjax.numpy import reductions, statistics
 
     functions: dict[str, Callable[..., Array]] = {
         "maximum": reductions.max,
         "minimum": reductions.min,
         "mean": reductions.mean,
-        "median": sorting.median,
+        "median": statistics.median,
     }
     size = n.shape[axis]
     if stat_length is None:
@@ -876,7 +876,7 @@ def pad_statistic(n: UOp, axis: int, lo: int, hi: int, mode: str, stat_length: A
 
 def pad_by_function(n: UOp, widths: PadWidths, function: Any, kwargs: dict[str, Any]) -> Array:
     """NumPy's protocol: `function(vector, (lo, hi), axis, kwargs)` returns the padded vector."""
-    from tinyjax.numpy.sorting import apply_along_axis
+    from tinyjax.numpy.functional import apply_along_axis
 
     out = finish(b.pad(n, [(lo, hi, 0) for lo, hi in widths]))
     for axis, pair in enumerate(widths):

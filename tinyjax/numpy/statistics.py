@@ -110,7 +110,10 @@ def _quantile(
 ) -> Array:
     if weights is not None:
         raise NotImplementedError(f"{name} with weights is not supported; repeat the elements.")
-    n, levels = promote_inexact(checked(name, a, q))
+    given, levels = checked(name, a, q)
+    (n,) = promote_inexact([given])
+    n = b.cast(n, n.dtype)
+    _, levels = promote_inexact([n, levels])
     if dtypes.is_complex(n.dtype):
         raise ValueError(
             f"{name} does not support complex input, as the operation is poorly defined."
@@ -387,7 +390,7 @@ def histogramdd(
     for c, e, s in zip(columns, borders, sizes, strict=True):
         flat = b.add(b.mul(flat, b.like(flat, s)), bin_of(e, c))
     (each,) = (
-        [b.full((count,), b.like(columns[0], 1))]
+        [b.full((count,), b.scalar(1, dtypes.default_int_dtype()))]
         if weights is None
         else promote_inexact(checked("histogramdd", weights))
     )
@@ -395,6 +398,7 @@ def histogramdd(
     counts = b.reshape(counts, sizes)
     counts = b.slice_(counts, (1,) * rank, tuple(s - 1 for s in sizes))
     if density:
+        counts = b.cast(counts, columns[0].dtype)
         total = b.sum_(counts, builtins.range(rank))
         for i, e in enumerate(borders):
             widths = b.sub(b.slice_axis(e, 0, 1, e.shape[0]), b.slice_axis(e, 0, 0, e.shape[0] - 1))

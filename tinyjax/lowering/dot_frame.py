@@ -1,0 +1,209 @@
+"""What the kernels of a DOT share: the nest being emitted, sizes as values, opened operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinyjax.core import dtypes
+from tinyjax.lowering.dot_operands import (
+    Axis,
+    Epilogue,
+    Load,
+    Operand,
+    slot_pointer,
+    widen,
+)
+from tinyjax.lowering.dot_schedule import (
+    BATCH,
+    DotSchedule,
+    DotTarget,
+    K,
+    M,
+    N,
+    k_align,
+)
+from tinyjax.lowering.irtext import (
+    I16,
+    I32,
+    I64,
+    PTR,
+    Module,
+    Type,
+    Value,
+    vec,
+    zero,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """All that the emitters below share; `slots` name workspace (-1: not used)."""
+
+    name: str
+    schedule: DotSchedule
+    acc: Type
+    target: DotTarget
+    a: Operand
+    b: Operand
+    out: Epilogue
+    params_slot: int | None
+    a_slot: int
+    b_slot: int
+    partial_slot: int
+
+    @property
+    def biased(self) -> bool:
+        """Both operands are signed bytes, so A is packed with 128 added, to be unsigned."""
+        both = dtypes.is_signed(self.a.dtype) and dtypes.is_signed(self.b.dtype)
+        return self.schedule.group == 4 and both
+
+    @property
+    def unit(self) -> Type:
+        """What packed panels consist of: elements, or words that hold a group of them."""
+        return self.acc if self.schedule.group == 1 else I32
+
+
+class Kernel:
+    """A kernel being written: its builder, its sizes as values, its opened operands."""
+
+    def __init__(self, nest: Nest, suffix: str) -> None:
+        self.nest = nest
+        self.module = Module()
+        assert self.module.node("!{}") == "!0"  # what !invariant.load wants
+        params = [("slots", PTR), ("dims", PTR), ("lo", I64), ("hi", I64)]
+        self.b = b = self.module.function(f"{nest.name}{suffix}", params)
+        self.slots, dims, self.lo, self.hi = b.args
+        slot = nest.params_slot
+        self.params = dims if slot is None else slot_pointer(b, self.slots, slot)
+        schedule = nest.schedule
+        self.batch, self.m, self.n, self.k = (self.size(i) for i in (BATCH, M, N, K))
+        self.panels = b.udiv(b.add(self.m, schedule.mr - 1), schedule.mr)
+        self.columns = b.udiv(b.add(self.n, schedule.nr - 1), schedule.nr)
+        self.k_rows = self.units(self.round_up(self.k, k_align(schedule)))
+
+    def units(self, k: Value) -> Value:
+        """Whole groups in k elements."""
+        return self.b.udiv(k, self.nest.schedule.group)
+
+    def size(self, index: int) -> Value:
+        """A parameter of the step."""
+        b = self.b
+        return b.load(I64, b.gep(I64, self.params, index), notes="!invariant.load !0")
+
+    def round_up(self, x: Value, unit: int) -> Value:
+        """Next multiple of a power of two."""
+        assert unit & (unit - 1) == 0
+        return self.b.and_(self.b.add(x, unit - 1), -unit)
+
+    def workspace(self, slot: int) -> Value:
+        """The pointer to a workspace buffer."""
+        return slot_pointer(self.b, self.slots, slot)
+
+    def text(self) -> str:
+        """The finished module."""
+        return self.module.text()
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A or B seen as [mn][k]: `mn` is the axis that C keeps."""
+
+    operand: Operand
+    load: Load
+    is_a: bool
+    limit: Value  # size of mn
+    tile: int  # mr or nr
+
+    def fetch(
+        self,
+        kernel: Kernel,
+        batch: Value,
+        mn: Value,
+        k: Value,
+        width: int,
+        along_k: bool,
+        mask: Value | None = None,
+    ) -> Value:
+        """`width` elements along one of the two axes, in the accumulator type."""
+        x = self.raw(kernel, batch, mn, k, width, along_k, mask)
+        return widen(kernel.b, x, self.operand.dtype, kernel.nest.acc, kernel.nest.target.half)
+
+    def raw(
+        self,
+        kernel: Kernel,
+        batch: Value,
+        mn: Value,
+        k: Value,
+        width: int,
+        along_k: bool,
+        mask: Value | None,
+    ) -> Value:
+        """The same as the operand's load gives it."""
+        row, col = (mn, k) if self.is_a else (k, mn)
+        axis: Axis = "col" if along_k == self.is_a else "row"
+        return self.load(kernel.b, batch, row, col, width, axis, mask)
+
+    def unit(
+        self,
+        kernel: Kernel,
+        batch: Value,
+        mn: Value,
+        k: Value,
+        width: int,
+        along_k: bool,
+        mask: Value | None = None,
+    ) -> Value:
+        """`width` units of a packed panel; k counts units. Beyond K a scalar unit holds zeros."""
+        b, group = kernel.b, kernel.nest.schedule.group
+        if group == 1:
+            return self.fetch(kernel, batch, mn, k, width, along_k, mask)
+        start = b.mul(k, group)
+        if along_k:
+            x = self.bits(kernel, batch, mn, start, width * group, True, None)
+            return b.bitcast(x, vec(I32, width))
+        total: Value | None = None
+        for g in range(group):
+            at = b.add(start, g)
+            if width > 1 or g == 0:
+                x = self.bits(kernel, batch, mn, at, width, False, mask)
+            else:
+                with b.if_(b.cmp("slt", at, kernel.k)) as branch:
+                    inside = self.bits(kernel, batch, mn, at, 1, False, None)
+                x = branch.join(inside, zero(inside.type))
+            placed = b.shl(b.cast(x, I32, signed=False), g * (32 // group))
+            total = placed if total is None else b.or_(total, placed)
+        assert total is not None
+        return total
+
+    def bits(
+        self,
+        kernel: Kernel,
+        batch: Value,
+        mn: Value,
+        k: Value,
+        width: int,
+        along_k: bool,
+        mask: Value | None,
+    ) -> Value:
+        """Elements as the 16 or 8 bits that the target multiplies."""
+        b, x = kernel.b, self.raw(kernel, batch, mn, k, width, along_k, mask)
+        if kernel.nest.schedule.group == 4:
+            return b.xor(x, -128) if self.is_a and kernel.nest.biased else x
+        if x.type.kind == "float":
+            return b.bitcast(x, vec(I16, x.type.lanes))
+        return b.cast(x, I16, signed=dtypes.is_signed(self.operand.dtype))
+
+    @property
+    def along_k(self) -> bool:
+        """Whether vectors are cheap along k rather than mn."""
+        if self.operand.unit is None:
+            return self.is_a
+        return (self.operand.unit == "col") == self.is_a
+
+
+def open_side(kernel: Kernel, is_a: bool) -> Side:
+    nest = kernel.nest
+    operand = nest.a if is_a else nest.b
+    opened = operand.open(kernel.b, kernel.slots, kernel.params)
+    limit = kernel.m if is_a else kernel.n
+    return Side(operand, opened, is_a, limit, nest.schedule.mr if is_a else nest.schedule.nr)

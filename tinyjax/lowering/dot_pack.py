@@ -1,0 +1,225 @@
+"""Packing: panels of an operand in the order in which the register tile reads them.
+
+Layouts, in units (elements of the accumulator type, or words that hold a group of narrow ones),
+zero padded along k to a multiple of the vector length:
+
+    A   [panel][k][mr]           B   [panel][k][nr]
+
+An operand contiguous along k is loaded in blocks of lanes x lanes and transposed in registers; one
+contiguous along the other axis is copied; edges go by masks or one element at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinyjax.lowering.dot_frame import Kernel, Nest, Side, open_side
+from tinyjax.lowering.irtext import (
+    F32,
+    F64,
+    I1,
+    I32,
+    I64,
+    IRBuilder,
+    Value,
+    const,
+    const_vector,
+    poison,
+    vec,
+    zero,
+)
+
+
+def transpose(b: IRBuilder, rows: list[Value]) -> list[Value]:
+    """`lanes` vectors of `lanes` elements, transposed in registers.
+
+    Interleaves inside 128-bit blocks, then moves whole blocks: each step is one instruction on
+    x86 and on AArch64. For 16 lanes of 32 bits, 64 shuffles.
+    """
+    lanes = len(rows)
+    if lanes == 1:
+        return rows
+    size = 128 // rows[0].type.bits  # elements per block
+    blocks = lanes // size
+
+    def interleave(x: Value, y: Value, unit: int, high: bool) -> Value:
+        picks: list[int] = []
+        for block in range(0, lanes, size):
+            start = block + (size // 2 if high else 0)
+            for at in range(start, start + size // 2, unit):
+                picks += range(at, at + unit)
+                picks += range(lanes + at, lanes + at + unit)
+        return b.shuffle(x, y, picks)
+
+    def move(x: Value, y: Value, picks: list[int]) -> Value:
+        return b.shuffle(x, y, [at * size + i for at in picks for i in range(size)])
+
+    columns: list[list[Value]] = []  # [group of `size` rows][column within the block]
+    for base in range(0, lanes, size):
+        group = rows[base : base + size]
+        unit = 1
+        while unit < size:
+            half = len(group) // 2
+            # Rows i and i+1 of each pair hold neighbours; after log2(size) rounds, columns.
+            pairs = [(group[2 * i], group[2 * i + 1]) for i in range(half)]
+            low = [interleave(x, y, unit, False) for x, y in pairs]
+            high = [interleave(x, y, unit, True) for x, y in pairs]
+            if unit * 2 < size:  # pairs for the next round are neighbours again
+                group = low + high
+            else:
+                group = [x for pair in zip(low, high, strict=True) for x in pair]
+            unit *= 2
+        columns.append([_fence(b, x) for x in group])
+    if blocks == 1:
+        return columns[0]
+    result: list[Value] = [rows[0]] * lanes
+    for j in range(size):
+        groups = [columns[g][j] for g in range(blocks)]
+        if blocks == 2:
+            result[j] = move(groups[0], groups[1], [0, 2])
+            result[size + j] = move(groups[0], groups[1], [1, 3])
+            continue
+        even = [move(groups[i], groups[i + 1], [0, 2, 4, 6]) for i in (0, 2)]
+        odd = [move(groups[i], groups[i + 1], [1, 3, 5, 7]) for i in (0, 2)]
+        result[j] = move(even[0], even[1], [0, 2, 4, 6])
+        result[2 * size + j] = move(even[0], even[1], [1, 3, 5, 7])
+        result[size + j] = move(odd[0], odd[1], [0, 2, 4, 6])
+        result[3 * size + j] = move(odd[0], odd[1], [1, 3, 5, 7])
+    return result
+
+
+def _fence(b: IRBuilder, x: Value) -> Value:
+    """x, opaque to LLVM: its search over chains of shuffles made up half of the compile time."""
+    plain = {I32: F32, I64: F64}.get(x.type.scalar, x.type.scalar)
+    same = b.bitcast(x, vec(plain, x.type.lanes))
+    return b.bitcast(b.intrinsic("arithmetic.fence", same.type, [same]), x.type)
+
+
+def pack_panel(
+    kernel: Kernel, side: Side, batch: Value, mn: Value, k0: Value, count: Value, into: Value
+) -> None:
+    """into[kk*tile + r] = side(mn + r, k0 + kk) for kk < count, zero up to the next `lanes`.
+
+    With groups, kk counts units.
+
+    Rows past the edge hold copies of the last one or zeros (their results are never stored).
+    """
+    b, unit, tile = kernel.b, kernel.nest.unit, side.tile
+    group, lanes = kernel.nest.schedule.group, kernel.nest.schedule.lanes
+    place = Panel(batch, mn, kernel.units(k0), into)
+    full, end = kernel.units(count), kernel.units(b.add(count, group - 1))
+    if side.along_k:
+        whole = b.and_(full, -lanes)
+        _pack_blocks(kernel, side, place, whole)
+        _pack_scalars(kernel, side, place, whole, end)
+    else:
+        with b.if_(b.cmp("sle", b.add(mn, tile), side.limit)) as branch:
+            _pack_rows(kernel, side, place, full)
+        with branch.otherwise():
+            if kernel.nest.target.masks:
+                _pack_masked(kernel, side, place, full)
+            else:
+                _pack_scalars(kernel, side, place, const(I64, 0), full)
+        if group > 1:
+            _pack_scalars(kernel, side, place, full, end)
+    with b.loop(b.mul(end, tile), b.mul(kernel.round_up(end, lanes), tile)) as loop:
+        b.store(zero(unit), b.gep(unit, into, loop.index))
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A panel being packed: which, from where in K, and to where."""
+
+    batch: Value
+    mn: Value
+    k0: Value
+    into: Value
+
+
+def _pack_rows(kernel: Kernel, side: Side, place: Panel, count: Value) -> None:
+    """A whole panel that is contiguous along mn: copies, in powers of two."""
+    b, unit = kernel.b, kernel.nest.unit
+    with b.loop(0, count) as loop:
+        at = b.gep(unit, place.into, b.mul(loop.index, side.tile))
+        k, start = b.add(place.k0, loop.index), 0
+        while start < side.tile:
+            width = min(kernel.nest.schedule.lanes, 1 << (side.tile - start).bit_length() - 1)
+            x = side.unit(kernel, place.batch, b.add(place.mn, start), k, width, False)
+            b.store(x, b.gep(unit, at, start), align=unit.nbytes)
+            start += width
+
+
+def _pack_masked(kernel: Kernel, side: Side, place: Panel, count: Value) -> None:
+    """A panel contiguous along mn that reaches past the edge."""
+    b, unit, lanes = kernel.b, kernel.nest.unit, kernel.nest.schedule.lanes
+    left = b.sub(side.limit, place.mn)
+    with b.loop(0, count) as loop:
+        at = b.gep(unit, place.into, b.mul(loop.index, side.tile))
+        k = b.add(place.k0, loop.index)
+        for start in range(0, side.tile, lanes):
+            width = min(lanes, side.tile - start)
+            inside = const_vector(I1, [i < width for i in range(lanes)])
+            mask = b.and_(b.first_lanes(b.sub(left, start), lanes), inside)
+            x = side.unit(kernel, place.batch, b.add(place.mn, start), k, lanes, False, mask)
+            _store_part(b, x, b.gep(unit, at, start), width)
+
+
+def _pack_scalars(kernel: Kernel, side: Side, place: Panel, lo: Value, hi: Value) -> None:
+    """Rows lo..hi of a packed panel, one element at a time."""
+    b, unit = kernel.b, kernel.nest.unit
+    last = b.sub(side.limit, 1)
+    with b.loop(lo, hi) as down, b.loop(0, side.tile) as across:
+        mn = b.smin(b.add(place.mn, across.index), last)
+        x = side.unit(kernel, place.batch, mn, b.add(place.k0, down.index), 1, False)
+        b.store(x, b.gep(unit, place.into, b.add(b.mul(down.index, side.tile), across.index)))
+
+
+def _pack_blocks(kernel: Kernel, side: Side, place: Panel, whole: Value) -> None:
+    """A panel contiguous along k: blocks of `lanes` x `lanes`, transposed in registers."""
+    b, unit, lanes, tile = kernel.b, kernel.nest.unit, kernel.nest.schedule.lanes, side.tile
+    last = b.sub(side.limit, 1)
+
+    def columns(start: Value, width: int) -> None:
+        rows = [b.smin(b.add(b.add(place.mn, start), r), last) for r in range(width)]
+        with b.loop(0, whole, lanes) as loop:
+            k = b.add(place.k0, loop.index)
+            loaded = [side.unit(kernel, place.batch, row, k, lanes, True) for row in rows]
+            loaded += [poison(vec(unit, lanes))] * (lanes - width)
+            at = b.gep(unit, place.into, b.add(b.mul(loop.index, tile), start))
+            for kk, x in enumerate(transpose(b, loaded)):
+                _store_part(b, x, b.gep(unit, at, kk * tile), width)
+
+    if tile >= lanes:
+        with b.loop(0, tile - tile % lanes, lanes) as group:
+            columns(group.index, lanes)
+    if tile % lanes:
+        columns(const(I64, tile - tile % lanes), tile % lanes)
+
+
+def _store_part(b: IRBuilder, x: Value, at: Value, width: int) -> None:
+    """Store the first `width` lanes, in powers of two."""
+    start = 0
+    while start < width:
+        size = 1 << (width - start).bit_length() - 1
+        part = b.slice_lanes(x, start, size)
+        b.store(part, b.gep(x.type.scalar, at, start), align=x.type.scalar.nbytes)
+        start += size
+
+
+def emit_pack(nest: Nest, is_a: bool) -> str:
+    """The PACK kernel of one operand; a task is one panel of one batch element."""
+    kernel = Kernel(nest, "_pack_a" if is_a else "_pack_b")
+    b = kernel.b
+    operand = nest.a if is_a else nest.b
+    side = open_side(kernel, is_a)
+    panels = kernel.panels if is_a else kernel.columns
+    base = kernel.workspace(nest.a_slot if is_a else nest.b_slot)
+    with b.loop(kernel.lo, kernel.hi) as task:
+        batch, panel = b.udiv(task.index, panels), b.urem(task.index, panels)
+        if operand.shared:
+            batch = const(I64, 0)
+        size = b.mul(kernel.k_rows, side.tile)
+        into = b.gep(nest.unit, base, b.mul(task.index, size))
+        pack_panel(kernel, side, batch, b.mul(panel, side.tile), const(I64, 0), kernel.k, into)
+    b.ret()
+    return kernel.text()
