@@ -433,11 +433,38 @@ def test_padding_reads_only_where_valid(dtype: str) -> None:
 
 
 def test_quotients_and_remainders_of_indices() -> None:
-    """A reshape that stays in the index: [6, 35] read as [10, 21], transposed."""
-    i = loop(210, 0)
+    """Divided by numbers that do not divide the extent, so that divisions stay."""
+    i = loop(209, 0)
     at = plus((node(Op.MOD, i, 10), 21), node(Op.IDIV, i, 10))
-    sink = kernel(store(buffer(0, (210,), F32), i, load(buffer(1, (10, 21), F32), at), i))
-    check(sink, [zeros(210), normal(10, 21)])
+    sink = kernel(store(buffer(0, (209,), F32), i, load(buffer(1, (10, 21), F32), at), i))
+    check(sink, [zeros(209), normal(10, 21)])
+
+
+def test_a_divided_loop_variable_becomes_several() -> None:
+    """[B, H, T, D] written as [B, T, H*D]: the index of the last axis is divided by D."""
+    b, t, c = loop(2, 0), loop(5, 1), loop(3 * 32, 2)
+    head, d = node(Op.IDIV, c, 32), node(Op.MOD, c, 32)
+    x = load(buffer(1, (2, 3, 5, 32), F32), plus((b, 480), (head, 160), (t, 32), d))
+    at = plus((b, 480), (t, 96), c)
+    sink = kernel(store(buffer(0, (2, 5, 96), F32), at, node(Op.NEG, x), b, t, c))
+    listing = check(sink, [zeros(2, 5, 96), normal(2, 3, 5, 32)]).code.listing
+    assert "idiv" not in listing and "mod" not in listing and "lanes" in listing
+
+
+def test_a_division_that_the_guard_decides_is_gone() -> None:
+    """Three pieces joined along an axis: each is read where the quotient has its value."""
+    r, c = loop(4, 0), loop(96, 1)
+    which, d = node(Op.IDIV, c, 32), node(Op.MOD, c, 32)
+    total: UOp | None = None
+    for k in range(3):
+        here = node(Op.CMPEQ, which, k)
+        row = node(Op.MOD, plus(r, which, 4 - k), 4)
+        value = load(buffer(1 + k, (4, 32), F32), plus((row, 32), d), here, literal(0, F32))
+        total = value if total is None else node(Op.ADD, total, value)
+    assert total is not None
+    sink = kernel(store(buffer(0, (4, 96), F32), plus((r, 96), c), total, r, c))
+    made = check(sink, [zeros(4, 96), *(normal(4, 32) for _ in range(3))])
+    assert "mod" not in made.code.listing and "idiv" not in made.code.listing
 
 
 def test_positions_are_values_too() -> None:

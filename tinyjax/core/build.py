@@ -260,9 +260,29 @@ def cast(x: UOp, dtype: Any, weak_type: bool = False) -> UOp:
     dtype = dtype if dtypes.is_key(dtype) else np.dtype(dtype)
     if x.aval.dtype == dtype and x.aval.weak_type == weak_type:
         return x
-    if x.op is Op.CONST and x.aval.dtype == dtype:
-        return UOp(Op.CONST, (), (dtype, x.arg[1], weak_type))
+    if x.op is Op.CONST:
+        folded = cast_literal(x, dtype)
+        if folded is not None:
+            return const(folded, dtype, weak_type)
     return UOp(Op.CAST, (x,), (dtype, weak_type))
+
+
+def cast_literal(x: UOp, dtype: Any) -> Any:
+    """The value of a literal in another dtype, where NumPy's conversion is what CAST means.
+
+    That is: from bools, integers and floats to floats (those below 32 bits through float32), and
+    between integers.
+    """
+    value = const_value(x)
+    if x.aval.dtype == dtype:
+        return value
+    if value.dtype.kind not in "biuf" or dtypes.is_key(dtype):
+        return None
+    if dtype.kind == "f" and dtype.itemsize >= 4:
+        return value.astype(dtype)
+    if dtypes.is_float(dtype):
+        return value.astype(np.float32).astype(dtype)
+    return value.astype(dtype) if dtype.kind in "iu" and value.dtype.kind != "f" else None
 
 
 def cast_like(x: UOp, of: Aval) -> UOp:

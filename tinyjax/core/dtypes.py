@@ -394,6 +394,10 @@ class TypePromotionError(ValueError):
     """Two dtypes have no implicit promotion."""
 
 
+class KeyPromotionError(TypePromotionError, TypeError):
+    """Typed keys do not mix with numbers: a TypeError too, as arithmetic with a key is in JAX."""
+
+
 Node = Any  # np.dtype, or int, float, complex for the weak kinds
 
 
@@ -461,9 +465,13 @@ def _least_upper_bound(strict: bool, x64: bool, nodes: tuple[Node, ...]) -> Node
     bounds = _bounds_of(strict, x64)
     for node in nodes:
         if node not in bounds:
+            if is_key(node):
+                raise KeyPromotionError(
+                    f"dtype={node} is not a valid dtype for type promotion: keys do not mix with other "
+                    "dtypes. Use jax.random.split or fold_in to make new keys."
+                )
             raise TypePromotionError(
-                f"dtype={node} is not a valid dtype for type promotion: "
-                + ("keys do not mix with other dtypes." if is_key(node) else "it is no number.")
+                f"dtype={node} is not a valid dtype for type promotion: it is no number."
             )
     common = frozenset.intersection(*(bounds[node] for node in nodes))
     # A shortcut that is also JAX's answer when one of the nodes is above all the others.

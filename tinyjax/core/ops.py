@@ -180,11 +180,11 @@ class Op(Enum):
     KERNEL = ("kernel written by the user; arg = KernelInfo", J, ANY_ARITY)
 
     # --- collectives over named axes -----------------------------------------------------------------
-    ALL_REDUCE = ("arg = (kind, axis names)", J, 1)
-    ALL_GATHER = ("all parts joined; arg = (axis name, axis, tiled)", J, 1)
-    REDUCE_SCATTER = ("one part of the sum; arg = (axis name, axis, tiled)", J, 1)
-    PPERMUTE = ("arg = (axis name, pairs)", J, 1)
-    ALL_TO_ALL = ("arg = (axis name, split axis, concat axis, tiled)", J, 1)
+    ALL_REDUCE = ("src = (x, *axis indices); arg = (kind, axis names)", J, ANY_ARITY)
+    ALL_GATHER = ("all parts joined; arg = (axis name, axis, tiled)", J, 2)
+    REDUCE_SCATTER = ("one part of the sum; arg = (axis name, axis, tiled)", J, 2)
+    PPERMUTE = ("arg = (axis name, pairs)", J, 2)
+    ALL_TO_ALL = ("arg = (axis name, split axis, concat axis, tiled)", J, 2)
     AXIS_INDEX = ("position along axis name arg", J, 0)
     PCAST = ("replicated to varying over arg", J, 1)
 

@@ -93,11 +93,12 @@ class UOp:
     """One node. Fields: `op`, `src`, `arg`; derived: `aval`, `free`, `effects`.
 
     `derived` belongs to closed bodies: transformed versions by (transformation, parameters).
-    `_fact` belongs to core/integers.py and is unset until asked for.
+    `_fact` belongs to core/algebra.py and is unset until asked for.
     """
 
     __slots__ = (
-        "__weakref__", "_active", "_derived", "_fact", "arg", "aval", "effects", "free", "op", "src",
+        "__weakref__", "_active", "_derived", "_fact", "arg", "aval", "effects", "free", "op",
+        "src",
     )  # fmt: skip
 
     op: Op
@@ -106,6 +107,9 @@ class UOp:
     aval: Any  # Aval, or TupleAval for nodes with several results
     free: Free
     effects: bool
+    _active: Any
+    _derived: dict[Hashable, Any] | None
+    _fact: Any
 
     def __new__(cls, op: Op, src: tuple[UOp, ...] = (), arg: Hashable = None) -> UOp:
         key = (op, src, arg)

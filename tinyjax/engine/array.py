@@ -10,8 +10,8 @@ Operators, methods such as `.sum()`, and indexing are attached by tinyjax/numpy/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from tinyjax.core.errors import (
     TracerBoolConversionError,
     TracerIntegerConversionError,
     UnexpectedTracerError,
+    user_line,
 )
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import NO_VARS, Buffer, UOp, active
-from tinyjax.interpreters.trace import escaped, state, unbound, value_of
+from tinyjax.core.source import call_site
+from tinyjax.core.uop import NO_VARS, Buffer, UOp
+from tinyjax.interpreters.trace import differentiated, escaped, state, unbound, value_of
 
 
 def buffer_node(buffer: Buffer) -> UOp:
@@ -36,6 +38,24 @@ def buffer_node(buffer: Buffer) -> UOp:
     node.aval, node.free, node.effects = buffer.aval, NO_VARS, False
     node._active = node._derived = None
     return node
+
+
+def refuse_escaped(node: UOp) -> None:
+    """Raise if the node depends on a variable of a jit-like trace that has ended."""
+    gone = escaped(node)
+    if gone is not None:
+        raise UnexpectedTracerError(
+            f"Encountered an unexpected tracer: {node.aval.str_short()} escaped from "
+            f"{gone.trace.describe()}, where it depends on argument {gone.path or 'unnamed'}.\n"
+            "  A traced function must return what it computes; saving a value in a global, an "
+            "attribute or a closure keeps an array that has no value."
+        )
+
+
+def line_of_user() -> str:
+    """The user's current line, as errors show it."""
+    line = user_line(call_site())
+    return f"{line}\n" if line else ""
 
 
 class TracerMeta(type):
@@ -71,6 +91,98 @@ class Array:
         self = object.__new__(Array)
         self._buffer, self._node, self.aval = buffer, None, buffer.aval
         return self
+
+    if TYPE_CHECKING:  # attached by tinyjax/numpy/array_methods.py
+
+        def __add__(self, other: Any) -> Array: ...
+        def __radd__(self, other: Any) -> Array: ...
+        def __sub__(self, other: Any) -> Array: ...
+        def __rsub__(self, other: Any) -> Array: ...
+        def __mul__(self, other: Any) -> Array: ...
+        def __rmul__(self, other: Any) -> Array: ...
+        def __truediv__(self, other: Any) -> Array: ...
+        def __rtruediv__(self, other: Any) -> Array: ...
+        def __floordiv__(self, other: Any) -> Array: ...
+        def __rfloordiv__(self, other: Any) -> Array: ...
+        def __mod__(self, other: Any) -> Array: ...
+        def __rmod__(self, other: Any) -> Array: ...
+        def __pow__(self, other: Any) -> Array: ...
+        def __rpow__(self, other: Any) -> Array: ...
+        def __matmul__(self, other: Any) -> Array: ...
+        def __rmatmul__(self, other: Any) -> Array: ...
+        def __and__(self, other: Any) -> Array: ...
+        def __rand__(self, other: Any) -> Array: ...
+        def __or__(self, other: Any) -> Array: ...
+        def __ror__(self, other: Any) -> Array: ...
+        def __xor__(self, other: Any) -> Array: ...
+        def __rxor__(self, other: Any) -> Array: ...
+        def __lshift__(self, other: Any) -> Array: ...
+        def __rlshift__(self, other: Any) -> Array: ...
+        def __rshift__(self, other: Any) -> Array: ...
+        def __rrshift__(self, other: Any) -> Array: ...
+        def __divmod__(self, other: Any) -> tuple[Array, Array]: ...
+        def __rdivmod__(self, other: Any) -> tuple[Array, Array]: ...
+        def __lt__(self, other: Any) -> Array: ...
+        def __le__(self, other: Any) -> Array: ...
+        def __gt__(self, other: Any) -> Array: ...
+        def __ge__(self, other: Any) -> Array: ...
+        def __eq__(self, other: object) -> Array: ...  # type: ignore[override]
+        def __ne__(self, other: object) -> Array: ...  # type: ignore[override]
+        def __neg__(self) -> Array: ...
+        def __pos__(self) -> Array: ...
+        def __abs__(self) -> Array: ...
+        def __invert__(self) -> Array: ...
+        def __getitem__(self, index: Any) -> Array: ...
+        def __contains__(self, item: Any) -> bool: ...
+        def __round__(self, ndigits: int | None = None) -> Array: ...
+
+        at: Any
+        T: Array
+        mT: Array
+        real: Array
+        imag: Array
+        all: Callable[..., Array]
+        any: Callable[..., Array]
+        argmax: Callable[..., Array]
+        argmin: Callable[..., Array]
+        argpartition: Callable[..., Array]
+        argsort: Callable[..., Array]
+        astype: Callable[..., Array]
+        byteswap: Callable[..., Array]
+        choose: Callable[..., Array]
+        clip: Callable[..., Array]
+        clone: Callable[..., Array]
+        compress: Callable[..., Array]
+        conj: Callable[..., Array]
+        conjugate: Callable[..., Array]
+        copy: Callable[..., Array]
+        cumprod: Callable[..., Array]
+        cumsum: Callable[..., Array]
+        diagonal: Callable[..., Array]
+        dot: Callable[..., Array]
+        flatten: Callable[..., Array]
+        max: Callable[..., Array]
+        mean: Callable[..., Array]
+        min: Callable[..., Array]
+        prod: Callable[..., Array]
+        ptp: Callable[..., Array]
+        ravel: Callable[..., Array]
+        repeat: Callable[..., Array]
+        reshape: Callable[..., Array]
+        round: Callable[..., Array]
+        searchsorted: Callable[..., Array]
+        sort: Callable[..., Array]
+        squeeze: Callable[..., Array]
+        std: Callable[..., Array]
+        sum: Callable[..., Array]
+        swapaxes: Callable[..., Array]
+        take: Callable[..., Array]
+        trace: Callable[..., Array]
+        transpose: Callable[..., Array]
+        var: Callable[..., Array]
+        view: Callable[..., Array]
+        nonzero: Callable[..., tuple[Array, ...]]
+        tobytes: Callable[..., bytes]
 
     # --- what it is ------------------------------------------------------------------------
 
@@ -125,7 +237,7 @@ class Array:
         node = self.node
         if not node.free:
             return node.op is not Op.BUFFER and state.staging > 0
-        return unbound(node) is not None or bool(active(node))
+        return unbound(node) is not None or bool(differentiated(node))
 
     # --- its value -------------------------------------------------------------------------
 
@@ -146,14 +258,7 @@ class Array:
     def _look(self, error: type[Exception]) -> None:
         """Raise `error` unless every variable this depends on is bound."""
         node = self.node
-        gone = escaped(node)
-        if gone is not None:
-            raise UnexpectedTracerError(
-                f"Encountered an unexpected tracer: {self._short()} escaped from "
-                f"{gone.trace.describe()}, where it depends on argument {gone.path or 'unnamed'}.\n"
-                "  A traced function must return what it computes; saving a value in a global, an "
-                "attribute or a closure keeps an array that has no value."
-            )
+        refuse_escaped(node)
         if unbound(node) is not None or (not node.free and state.staging):
             raise error(self)
 
@@ -161,14 +266,15 @@ class Array:
         """The value for uses that leave the graph: not allowed when it is being differentiated."""
         if self._buffer is None:
             self._look(error)
-            on = active(self.node)
+            on = differentiated(self.node)
             if on:
                 var = min(on, key=lambda v: v.path)
                 raise error(
                     f"Abstract tracer value encountered where concrete value is expected: {verb} of "
                     f"{self._short()} inside {var.trace.describe()} would drop its gradient with "
                     f"respect to {var.path or 'the argument'}.\n"
-                    "  Use array operations to keep the gradient; or say that it is constant with "
+                    + line_of_user()
+                    + "  Use array operations to keep the gradient; or say that it is constant with "
                     "jax.lax.stop_gradient(x), or return the value with has_aux=True."
                 )
         return self._value
@@ -260,7 +366,7 @@ class Array:
     def __iter__(self) -> Iterator[Array]:
         if not self.aval.shape:
             raise TypeError("iteration over a 0-d array")
-        return iter([self[i] for i in range(self.aval.shape[0])])  # type: ignore[index]
+        return iter([self[i] for i in range(self.aval.shape[0])])
 
     def __format__(self, spec: str) -> str:
         if not self.aval.shape and spec:
@@ -290,10 +396,13 @@ class Array:
         return array_html(self)
 
     def __deepcopy__(self, memo: Any) -> Array:
-        return self
+        return self.__copy__()
 
     def __copy__(self) -> Array:
-        return self
+        """A value gets memory of its own, since either may be donated; a traced array is itself."""
+        if self._buffer is None:
+            return self
+        return Array.from_buffer(Buffer(self._value.copy(), self.aval))
 
     def __reduce__(self) -> tuple[Any, ...]:
         from tinyjax.engine.values import from_pickle
@@ -314,7 +423,7 @@ class Array:
     def delete(self) -> None:
         """Give the memory back now; later uses raise."""
         if self._buffer is not None:
-            self._buffer.deleted = True
+            self._buffer.deleted, self._buffer.address = True, 0
             self._buffer.value = np.empty(0, self._buffer.value.dtype)
 
     def is_deleted(self) -> bool:
@@ -326,10 +435,10 @@ class Array:
         """Whether all of it is in this process."""
         return True
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
         from tinyjax.engine.dlpack import export
 
-        return export(self, **options)
+        return export(self, stream, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)

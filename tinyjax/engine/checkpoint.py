@@ -85,7 +85,7 @@ def save_from_both_policies(first: Policy, second: Policy) -> Policy:
     return policy
 
 
-class checkpoint_policies:  # noqa: N801  (a namespace with JAX's name)
+class checkpoint_policies:
     """The named policies."""
 
     everything_saveable = staticmethod(everything_saveable)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tinyjax.core import execute
 from tinyjax.core.avals import Aval
-from tinyjax.core.body import close, fresh_var, hoist_memory
+from tinyjax.core.body import close, fresh_var, hoist_memory, params_of
 from tinyjax.core.dtypes import is_key
 from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import Buffer, UOp, results
@@ -28,7 +28,13 @@ def storage(of: Aval) -> tuple[tuple[int, ...], Any]:
 
 
 def address_of(buffer: Buffer) -> int:
-    """Where a buffer lies; found once."""
+    """Where a buffer lies; found once. A deleted one lies nowhere."""
+    if buffer.deleted:
+        raise RuntimeError(
+            f"Array has been deleted with shape={buffer.aval.str_short()}: it was donated to a "
+            "jitted function or `.delete()` was called. Use the function's result, or call it with "
+            "a copy."
+        )
     if not buffer.address:
         buffer.address = memory.address(buffer.value)
     return buffer.address
@@ -37,7 +43,16 @@ def address_of(buffer: Buffer) -> int:
 class Executable:
     """A body ready to run: inputs in PARAM order, then memory its rules hold."""
 
-    __slots__ = ("aliases", "avals", "extra", "lowered", "makers", "program", "run_program")
+    __slots__ = (
+        "aliases",
+        "avals",
+        "consumed",
+        "extra",
+        "lowered",
+        "makers",
+        "program",
+        "run_program",
+    )
 
     def __init__(self, body: UOp, count: int, donated: frozenset[int]) -> None:
         from tinyjax.lowering.program import lower  # the compiler is loaded on first use
@@ -49,6 +64,7 @@ class Executable:
         self.program = self.lowered.program()
         self.run_program: Callable[..., None] = self.program.run
         self.aliases = self.lowered.plan.aliases
+        self.consumed = consumed(hoisted, self.avals, donated, self.aliases)
         self.makers = [memory.pool.maker(*storage(a)) for a in self.avals]
 
     def run(self, buffers: Sequence[Buffer]) -> list[Buffer]:
@@ -67,9 +83,34 @@ class Executable:
                 outs[out] = Buffer(buffers[source].value, self.avals[out], addresses[source])
                 addresses[first + out] = addresses[source]
         self.run_program(*addresses)
-        for source in self.aliases.values():
-            buffers[source].deleted = True
+        for source in self.consumed:
+            give_up(buffers[source])
         return outs
+
+
+def consumed(
+    body: UOp, outs: Sequence[Aval], donated: frozenset[int], aliases: dict[int, int]
+) -> tuple[int, ...]:
+    """Donated inputs that are gone after a call: those a result lies in or could lie in.
+
+    What the plan does not alias is given back to the pool, where the next result finds it.
+    """
+    taken = set(aliases.values())
+    free = [of for i, of in enumerate(outs) if i not in aliases]
+    avals = params_of(body) if donated else {}
+    for i in sorted(donated - taken):
+        of = avals.get(i)
+        spot = next((o for o in free if of and (o.shape, o.dtype) == (of.shape, of.dtype)), None)
+        if spot is not None:
+            free.remove(spot)
+            taken.add(i)
+    return tuple(sorted(taken))
+
+
+def give_up(buffer: Buffer) -> None:
+    """Mark a donated buffer deleted and let go of its memory."""
+    buffer.deleted, buffer.address = True, 0
+    buffer.value = np.empty(0, buffer.value.dtype)
 
 
 _lock = threading.Lock()
@@ -84,7 +125,7 @@ def executable(body: UOp, count: int, donated: frozenset[int] = frozenset()) -> 
             found = body.derived.get(key)
             if found is None:
                 found = body.derived[key] = Executable(body, count, donated)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def node_body(node: UOp) -> UOp:
@@ -99,7 +140,7 @@ def node_body(node: UOp) -> UOp:
         again = UOp(node.op, (*node.bodies, *variables), node.arg)
         found, _ = close(results(again), variables, keep_memory=True)
         node.src[0].derived[key] = found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def run_node(node: UOp, args: Sequence[Any]) -> list[Any]:

@@ -30,13 +30,13 @@ from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_structure, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
-from tinyjax.core.uop import UOp, active, results
+from tinyjax.core.uop import UOp, results
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import float0_zeros
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes
 from tinyjax.engine.values import finish_all, is_array_like, lift
 from tinyjax.interpreters.jvp import Tangent
-from tinyjax.interpreters.trace import open_trace, state, unbound
+from tinyjax.interpreters.trace import differentiated, open_trace, state, unbound
 
 Flags = tuple[bool, ...]
 
@@ -246,6 +246,12 @@ class Application:
             or getattr(ct, "dtype", None) == dtypes.float0
         ):
             return b.zeros(of.strip_weak_type())
+        if not is_array_like(ct):
+            raise TypeError(
+                f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce "
+                "cotangents with the tree structure of the arguments: where an argument has an "
+                f"array {of.str_short()}, got {tree_structure(ct)}."
+            )
         node = lift(ct)
         if node.shape != of.shape:
             raise ValueError(
@@ -433,7 +439,7 @@ class CustomFunction:
         dynamic = tuple(a for i, a in enumerate(args) if i not in static)
         for value in statics:
             for leaf in tree_flatten(value)[0]:
-                if type(leaf) is Array and active(leaf.node):
+                if type(leaf) is Array and differentiated(leaf.node):
                     raise CustomVJPException(name_of(self.fun), "a nondiff argument")
         leaves, in_tree = tree_flatten(dynamic)
         nodes = []
@@ -453,7 +459,7 @@ class CustomFunction:
         application = Application(self, in_tree, arrange, statics)
         if state.staging or any(unbound(n) is not None for n in nodes):
             return self._staged(application, nodes)
-        if any(active(n) for n in nodes):
+        if any(differentiated(n) for n in nodes):
             return self._run(application, nodes)
         return self.fun(*args)  # nothing is being transformed
 
@@ -473,7 +479,7 @@ class CustomFunction:
         """Run the rules now, on variables bound to the arguments that do not count as active."""
         with open_trace(self.kind, self.fun, False) as trace:
             own = [trace.variable(n.aval, bound=b.stop_gradient(n)) for n in nodes]
-            zero = tuple(not active(n) for n in nodes if dtypes.is_inexact(n.dtype))
+            zero = tuple(not differentiated(n) for n in nodes if dtypes.is_inexact(n.dtype))
             avals = [n.aval for n in nodes]
             run = Run()
             if self.vjp_rule is not None:
@@ -531,7 +537,7 @@ class CustomFunction:
 
     def _refuse_active(self, captures: Sequence[UOp]) -> None:
         for c in captures:
-            if active(c):
+            if differentiated(c):
                 raise CustomVJPException(name_of(self.fun), c.arg.path)
 
     def __repr__(self) -> str:
@@ -570,7 +576,7 @@ def resolve_arguments(
     return bound.args
 
 
-class custom_jvp(CustomFunction):  # noqa: N801  (JAX's name)
+class custom_jvp(CustomFunction):
     """A function with a forward derivative rule, `f.defjvp(rule)`; reverse mode transposes it.
 
     Example: see docs/quickstart.md. `nondiff_argnums` are handed to the rule as they are.
@@ -579,7 +585,7 @@ class custom_jvp(CustomFunction):  # noqa: N801  (JAX's name)
     kind = "custom_jvp"
 
 
-class custom_vjp(CustomFunction):  # noqa: N801  (JAX's name)
+class custom_vjp(CustomFunction):
     """A function with a reverse derivative rule, `f.defvjp(fwd, bwd)`.
 
     Give it `defjvp` too to make it differentiable in forward mode.

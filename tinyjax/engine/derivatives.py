@@ -15,13 +15,14 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, open_body
 from tinyjax.core.errors import GradTypeError
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import register_pytree_node, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.uop import UOp, substitute
-from tinyjax.engine.array import Array
+from tinyjax.engine.array import Array, line_of_user
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes, parameter_names
 from tinyjax.engine.values import finish_all, is_array_like, lift
 from tinyjax.interpreters.jvp import jvp as jvp_nodes
@@ -38,6 +39,11 @@ def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
     return np.zeros(shape, dtypes.float0)
 
 
+def derivative(value: UOp | None, of: Aval) -> UOp:
+    """A (co)tangent as the user sees it: zeros for None, the dtype and weak flag of the primal."""
+    return b.zeros(of) if value is None else b.cast_like(value, of)
+
+
 def lift_leaves(
     tree: Any, paths: Callable[[], Sequence[str]], what: str
 ) -> tuple[list[UOp], PyTreeDef]:
@@ -51,8 +57,8 @@ def lift_leaves(
         if not is_array_like(leaf):
             raise TypeError(
                 f"{what} must be arrays or numbers, but {paths()[i]} is {leaf!r} of type "
-                f"{type(leaf)}.\n  Close over it, or mark it static, or differentiate with respect "
-                "to the other arguments (argnums)."
+                f"{type(leaf)}.\n{line_of_user()}  Close over it, or give it to the function as a "
+                "static value (functools.partial)."
             )
         nodes.append(lift(leaf))
     return nodes, treedef
@@ -77,7 +83,7 @@ def pick_arguments(
     if not numbers and not single:
         raise ValueError(f"{what} needs at least one argnum; got an empty tuple")
     if any(not -len(args) <= i < len(args) for i in numbers):
-        raise ValueError(
+        raise TypeError(
             f"Positional argnums {numbers if not single else argnums} of {what} require at least "
             f"{max(i + 1 if i >= 0 else -i for i in numbers)} positional arguments; "
             f"{name_of(fun)} was called with {len(args)}. Keyword arguments cannot be differentiated."
@@ -114,7 +120,7 @@ def check_input_dtype(node: UOp, path: str, what: str, holomorphic: bool, allow_
         )
     elif not dtypes.is_inexact(dtype) and not allow_int:
         hint = (
-            ""
+            f"  Perhaps convert it: {path}.astype(float), or close over it."
             if node.ndim
             else "  Perhaps pass a float: write 3.0 instead of 3, or x.astype(float)."
         )
@@ -143,7 +149,8 @@ def check_scalar_output(out: Any, fun: Any, what: str, holomorphic: bool, has_au
         raise GradTypeError(
             "Gradient only defined for scalar-output functions. Output of "
             f"{name_of(fun)} had shape: {node.shape}.\n"
-            "  Reduce it (jnp.sum, jnp.mean), or use jax.jacrev for all derivatives, or "
+            + line_of_user()
+            + "  Reduce it (jnp.sum, jnp.mean), or use jax.jacrev for all derivatives, or "
             "jax.vmap(jax.grad(f)) for one per example."
         )
     if holomorphic and not dtypes.is_complex(node.dtype):
@@ -231,10 +238,7 @@ def _value_and_grad(
             seed = b.scalar(1, y.dtype)
             cts = transpose([ty], [seed], list(tangents.values())) if ty is not None else []
             cts = cts or [None] * len(inexact)
-            gradients = {
-                v: b.zeros(tangent_aval(v.aval)) if ct is None else b.cast(ct, v.dtype)
-                for v, ct in zip(inexact, cts, strict=True)
-            }
+            gradients = {v: derivative(ct, v.aval) for v, ct in zip(inexact, cts, strict=True)}
             aux_leaves, aux_tree = tree_flatten(aux)
             aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
             roots = [y, *gradients.values(), *aux_nodes]
@@ -365,7 +369,7 @@ def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) ->
         aux_leaves, aux_tree = tree_flatten(aux)
         aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
         live = [
-            b.zeros(tangent_aval(o.aval)) if t is None else b.cast(t, o.dtype)
+            derivative(t, o.aval)
             for o, t in zip(outs, touts, strict=True)
             if dtypes.is_inexact(o.dtype)
         ]
@@ -453,14 +457,18 @@ class Linearized(LinearFunction):
                 )
             given.append(b.cast(node, of.dtype))
         held = [r.node for r in self.residuals]
-        values = iter(finish_all(open_body(self.linear, [*held, *given])))
-        out = []
-        for of, on in zip(self.out_avals, self.nonzero, strict=True):
-            if not dtypes.is_inexact(of.dtype):
-                out.append(float0_zeros(of.shape))
-            else:
-                out.append(next(values) if on else finish_all([b.zeros(tangent_aval(of))])[0])
-        return tree_unflatten(self.out_tree, out)
+        values = iter(open_body(self.linear, [*held, *given]))
+        nodes = [
+            derivative(next(values) if on else None, of)
+            for of, on in zip(self.out_avals, self.nonzero, strict=True)
+            if dtypes.is_inexact(of.dtype)
+        ]
+        arrays = iter(finish_all(nodes))
+        flat = [
+            next(arrays) if dtypes.is_inexact(of.dtype) else float0_zeros(of.shape)
+            for of in self.out_avals
+        ]
+        return tree_unflatten(self.out_tree, flat)
 
 
 class VjpFunction(LinearFunction):
@@ -505,8 +513,7 @@ class VjpFunction(LinearFunction):
         body, got = transposed_body(self.linear, avals, linear, (True,) * len(cts))
         values = iter(open_body(body, [*held, *cts]))
         nodes = [
-            b.cast(next(values), a.dtype) if g else b.zeros(tangent_aval(a))
-            for a, g in zip(inexact, got, strict=True)
+            derivative(next(values) if g else None, a) for a, g in zip(inexact, got, strict=True)
         ]
         arrays = iter(finish_all(nodes))
         flat = [
@@ -596,9 +603,7 @@ def linear_transpose(
     from tinyjax.core.tree import tree_map
     from tinyjax.engine.values import shaped_abstractify
 
-    zeros = tree_map(
-        lambda p: finish_all([b.zeros(shaped_abstractify(p).strip_weak_type())])[0], tuple(primals)
-    )
+    zeros = tree_map(lambda p: finish_all([b.zeros(shaped_abstractify(p))])[0], tuple(primals))
 
     @api_boundary
     def transposed(cotangent: Any) -> Any:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinyjax.core import dtypes
-from tinyjax.core.uop import active
-from tinyjax.interpreters.trace import escaped, unbound
+from tinyjax.interpreters.trace import differentiated, escaped, unbound
 
 if TYPE_CHECKING:
     from tinyjax.engine.array import Array
@@ -42,7 +41,7 @@ def array_repr(x: Array) -> str:
     value = x._value
     text = np.array2string(value, separator=", ", prefix="Array(") if value.size else "[]"
     shape = f", shape={x.shape}" if not value.size and x.shape != (0,) else ""
-    suffix = ", differentiated" if x._buffer is None and active(x.node) else ""
+    suffix = ", differentiated" if x._buffer is None and differentiated(x.node) else ""
     return f"Array({text}{shape}, dtype={x.dtype.name}{weak}{suffix})"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinyjax.core.infos import CallInfo
+from tinyjax.core.tree import all_leaves
 from tinyjax.engine.custom_rules import custom_vjp
 from tinyjax.engine.jit import Jitted, Names, Numbers
 from tinyjax.engine.tracing import Traced, name_of
@@ -24,6 +25,22 @@ class Function(Jitted):
     ) -> None:
         super().__init__(fun, info=info, kind="function", **options)
         self.allow_implicit = allow_implicit
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """As a method: arrays of `self` are implicit inputs, or `self` is an argument if a pytree.
+
+        What an object holds may change between calls, so its traces are not kept; equal ones are
+        the same body, so nothing is compiled again.
+        """
+        if instance is None:
+            return self
+        if not all_leaves([instance]):
+            return functools.partial(self, instance)
+        bound = functools.partial(self.fun, instance)
+        names = self.static_argnames or None
+        made = Function(bound, self.info, self.allow_implicit, static_argnames=names)
+        made.keep_traces = False
+        return functools.update_wrapper(made, self.fun, updated=())
 
     def _stage(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Traced, Any, Any]:
         traced, nodes, donated = super()._stage(args, kwargs)

@@ -1,8 +1,9 @@
 """jit: stage once per signature, compile once per body, then run by a short path.
 
-The short path of a call: flatten the arguments, look up (tree, avals, configuration), run the
-compiled program on the buffers. It applies when no trace is open and every leaf is an array in
-memory; everything else takes the general path, which is the specification.
+The short path of a call: the last entry's guard, compiled for its argument tree, reads the leaves or
+refuses; if their avals are the entry's, the program runs on their buffers. Otherwise the entry is
+looked up by (tree, avals, configuration). Both apply when no trace is open and every leaf is an
+array in memory; everything else takes the general path, which is the specification.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tinyjax.core.uop import UOp, results
 from tinyjax.engine.array import Array
 from tinyjax.engine.compiled import Executable, executable
 from tinyjax.engine.explain import History
-from tinyjax.engine.tracing import Traced, argument_paths, name_of, stage_cached
+from tinyjax.engine.tracing import Traced, argument_paths, name_of, stage, stage_cached
 from tinyjax.engine.values import finish_all, is_array_like, lift
 from tinyjax.interpreters.trace import state
 
@@ -37,7 +38,7 @@ def as_numbers(x: Numbers) -> tuple[int, ...]:
     """argnums as a tuple."""
     if x is None:
         return ()
-    return (x,) if isinstance(x, (int, np.integer)) else tuple(x)  # type: ignore[return-value]
+    return (x,) if isinstance(x, (int, np.integer)) else tuple(x)
 
 
 def as_names(x: Names) -> tuple[str, ...]:
@@ -48,12 +49,31 @@ def as_names(x: Names) -> tuple[str, ...]:
 
 
 class Entry:
-    """What the short path needs: an executable, captured arrays, the output tree."""
+    """What the short path needs: a guard, an executable, captured arrays, the output tree."""
 
-    __slots__ = ("captured", "executable", "out_tree", "single")
+    __slots__ = (
+        "avals",
+        "captured",
+        "epoch",
+        "executable",
+        "in_tree",
+        "out_tree",
+        "read",
+        "single",
+    )
 
-    def __init__(self, compiled: Executable, captured: list[Any], out_tree: PyTreeDef) -> None:
+    def __init__(
+        self,
+        compiled: Executable,
+        captured: list[Any],
+        out_tree: PyTreeDef,
+        in_tree: PyTreeDef,
+        avals: tuple[Any, ...],
+        epoch: int,
+    ) -> None:
         self.executable, self.captured, self.out_tree = compiled, captured, out_tree
+        self.avals, self.epoch, self.in_tree = list(avals), epoch, in_tree
+        self.read: Callable[[Any], list[Any] | None] | None = None  # compiled on the second call
         self.single = out_tree.num_leaves == 1 and out_tree.num_nodes == 1
 
 
@@ -80,7 +100,9 @@ class Jitted:
         self.max_traces = max_traces
         self.static_argnums, self.static_argnames = self._resolve(static_argnums, static_argnames)
         self.donate_argnums, self.donate_argnames = self._resolve(donate_argnums, donate_argnames)
+        self.keep_traces = True
         self._entries: dict[Hashable, Entry] = {}
+        self._recent: Entry | None = None
         self._plain = not (
             self.static_argnums
             or self.static_argnames
@@ -131,6 +153,17 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._plain and not kwargs and not state.traces:
+            entry = self._recent
+            if entry is not None and entry.epoch == config.epoch():
+                leaves = entry.read(args)  # type: ignore[misc]
+                if leaves is not None:
+                    try:
+                        if [x.aval for x in leaves] == entry.avals:  # interned: identity decides
+                            buffers = [x._buffer for x in leaves]
+                            if None not in buffers:
+                                return self._run(entry, buffers)
+                    except AttributeError:  # a leaf that is not an Array
+                        pass
             leaves, tree = tree_flatten(args)
             try:
                 key = (tree, tuple([x.aval for x in leaves]), config.epoch())
@@ -138,7 +171,10 @@ class Jitted:
                 buffers = [x._buffer for x in leaves]
             except AttributeError:  # a leaf that is not an Array: converted (or refused) below
                 entry = None
-            if entry is not None and None not in buffers and not any(b.deleted for b in buffers):
+            if entry is not None and None not in buffers:
+                if entry.read is None:
+                    entry.read = entry.in_tree.flattener()
+                self._recent = entry
                 return self._run(entry, buffers)
         return self._general(args, kwargs)
 
@@ -162,12 +198,11 @@ class Jitted:
         buffers = [as_buffer(n) for n in operands]
         compiled = executable(traced.body, len(operands), usable(donated, buffers))
         outs = compiled.run(buffers)
-        if self._plain and not kwargs:
+        if self._plain and not kwargs and self.keep_traces:
             tree = tree_flatten(args)[1]
             key = (tree, tuple(n.aval for n in nodes), config.epoch())
-            self._entries[key] = Entry(
-                compiled, [as_buffer(n) for n in traced.captured], traced.out_tree
-            )
+            captured = [as_buffer(n) for n in traced.captured]
+            self._entries[key] = Entry(compiled, captured, traced.out_tree, tree, key[1], key[2])
         return tree_unflatten(traced.out_tree, [Array.from_buffer(o) for o in outs])
 
     def _split(
@@ -233,6 +268,8 @@ class Jitted:
             self.history.miss(tree, avals, statics, paths, self.max_traces)
             return fun(*a, **k)
 
+        if not self.keep_traces:
+            return stage(run, tree, avals, self.kind, paths, self.fun), frozenset()
         traced = stage_cached(
             run, tree, avals, self.kind, paths, (statics, self.info.kind), self.fun, self.fun
         )
@@ -313,6 +350,7 @@ class Jitted:
         from tinyjax.engine.tracing import traces
 
         self._entries.clear()
+        self._recent = None
         traces.table(self.fun).clear()
 
     def _cache_size(self) -> int:

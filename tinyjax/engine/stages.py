@@ -190,7 +190,9 @@ class Lowered:
         """Assembly of all kernels, for this machine."""
         from tinyjax.runtime.cpu import assembly
 
-        return "\n".join(assembly(code.ir_text, "kernel", passes=code.passes) for code in self._codes())
+        return "\n".join(
+            assembly(code.ir_text, "kernel", passes=code.passes) for code in self._codes()
+        )
 
     @property
     def cost(self) -> dict[str, Any]:

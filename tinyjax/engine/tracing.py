@@ -8,20 +8,22 @@ leaves no entry.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import close
 from tinyjax.core.config import config
 from tinyjax.core.source import Site
-from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
 from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
+from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
 from tinyjax.core.uop import UOp
-from tinyjax.engine.array import Array
+from tinyjax.engine.array import Array, refuse_escaped
 from tinyjax.engine.values import is_array_like, lift
 from tinyjax.interpreters.trace import Trace, open_trace, state
 
@@ -114,6 +116,8 @@ def stage(
         args, kwargs = tree_unflatten(in_tree, [Array(v) for v in variables])
         nodes, out_tree = output_nodes(fun(*args, **kwargs), name_from or fun, kind)
         body, captured = close(nodes, variables)
+        for c in captured:
+            refuse_escaped(c)
         owners = {v.trace for c in captured for v in c.free if v.trace is not None}
         sites = [state.sites.get(n) for n in nodes]
     return Traced(body, captured, out_tree, tuple(owners), sites)
@@ -134,6 +138,10 @@ class TraceCache:
 
     def table(self, fun: Any) -> dict[Hashable, Traced]:
         """The entries of one function."""
+        if type(fun) is functools.partial:
+            given = partial_key(fun)
+            if given is not None:
+                return self.table(fun.func).setdefault(given, {})  # type: ignore[return-value, arg-type]
         bound_self = getattr(fun, "__self__", None)
         if bound_self is not None and hasattr(fun, "__func__"):
             # A bound method is a new object at every access: keep entries with (self, function).
@@ -150,6 +158,21 @@ class TraceCache:
     def clear(self) -> None:
         """Forget all traces."""
         self._weak.clear()
+
+
+PLAIN = (int, float, complex, bool, str, bytes, type(None), FunctionType)
+"""What a partial may have been given for its traces to be shared: compared by value and type."""
+
+
+def partial_key(fun: functools.partial[Any]) -> Hashable:
+    """Equal for partials of equal plain values; None where that cannot be told."""
+    items = [*enumerate(fun.args), *sorted(fun.keywords.items())]
+    if any(type(v) not in PLAIN for _, v in items):
+        return None
+    # repr keeps 0.0 and -0.0 apart
+    return "partial", tuple(
+        (k, type(v), repr(v) if type(v) in (float, complex) else v) for k, v in items
+    )
 
 
 traces = TraceCache()

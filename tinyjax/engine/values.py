@@ -14,7 +14,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.execute import new_buffer
 from tinyjax.core.uop import Buffer, UOp, const
-from tinyjax.engine.array import Array, buffer_node
+from tinyjax.engine.array import Array, buffer_node, refuse_escaped
 from tinyjax.interpreters.trace import record_site, state, values_of
 
 PYTHON_SCALARS = (bool, int, float, complex)
@@ -75,9 +75,11 @@ def own(value: np.ndarray, of: Aval) -> Buffer:
 
 def finish(node: UOp) -> Array:
     """The result of an operation: run now if nothing is open, else kept as a node."""
-    if state.staging or node.free:
+    if state.staging or (node.free and state.traces):
         record_site(node)
         return Array(node)
+    if node.free:  # nothing is open: made from what escaped from a finished trace
+        refuse_escaped(node)
     return Array.from_buffer(Buffer(values_of([node])[0], node.aval))
 
 
@@ -87,7 +89,11 @@ def finish_all(nodes: list[UOp]) -> list[Array]:
         for n in nodes:
             record_site(n)
         return [Array(n) for n in nodes]
-    now = [n for n in nodes if not n.free]
+    if not state.traces:
+        for n in nodes:
+            if n.free:
+                refuse_escaped(n)
+    now = [n for n in nodes if not n.free or not state.traces]
     values = dict(zip(now, values_of(now), strict=True)) if now else {}
     return [
         Array.from_buffer(Buffer(values[n], n.aval)) if n in values else Array(n) for n in nodes

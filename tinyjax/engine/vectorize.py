@@ -26,7 +26,7 @@ def in_axes_per_leaf(fun: Any, in_axes: Any, args: tuple[Any, ...], tree: Any) -
     """One axis (or None) per leaf of the positional arguments."""
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
-    if not isinstance(in_axes, (int, tuple)) and not _single_tree(in_axes, args):
+    if not isinstance(in_axes, (int, tuple, type(None))) and not _single_tree(in_axes, args):
         raise TypeError(
             f"vmap in_axes must be an int, None, or a tuple of entries corresponding to the "
             f"positional arguments passed to the function, but got {in_axes}."
@@ -37,7 +37,7 @@ def in_axes_per_leaf(fun: Any, in_axes: Any, args: tuple[Any, ...], tree: Any) -
             f"positional arguments passed to the function, but got len(in_axes)={len(in_axes)}, "
             f"len(args)={len(args)} for {name_of(fun)}"
         )
-    if not isinstance(in_axes, (int, tuple)):
+    if not isinstance(in_axes, (int, tuple, type(None))):
         in_axes = (in_axes,)  # one argument whose tree it matches
     return flatten_axes("vmap in_axes", tree, in_axes, value_name="the arguments")
 
@@ -178,7 +178,7 @@ def place_axis(value: UOp, flag: bool, axis: Any, size: int, out: UOp, fun: Any)
     return b.moveaxis(value if flag else spread(value, size), 0, axis % rank)
 
 
-class named_axis:  # noqa: N801  (a context manager, named like one)
+class named_axis:
     """Make an axis name known to collectives for the duration of a block."""
 
     def __init__(self, name: Any, size: int, trace: Any) -> None:

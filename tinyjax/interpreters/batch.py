@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
@@ -290,6 +289,12 @@ def callback_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[
     return batch_by_scan(n, src, flags, size), True
 
 
+def check_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
+    """The condition must hold for every example."""
+    holds = b.reduce("and", src[0], (0,)) if flags[0] else src[0]
+    return UOp(Op.CHECK, (holds, *src[1:]), n.arg), ()
+
+
 def batch_by_scan(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> UOp:
     """One example after the other."""
     variables = [fresh_var(s.aval) for s in n.src]
@@ -440,6 +445,11 @@ def custom_lin_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tupl
     body_flags = (*flags[:held], *(True,) * len(info.out))
     back, _ = batched_body(info.backward, kinds, body_flags, size, (True,) * len(info.backward.src))
     new = replace(info, out=with_batch(info.out, size), backward=back)
+    if info.forward is not None:
+        kinds = [s.aval for s in n.src]
+        body_flags = (*flags[:held], *(True,) * (len(kinds) - held))
+        ahead, _ = batched_body(info.forward, kinds, body_flags, size, (True,) * len(info.out))
+        new = replace(new, forward=ahead)
     return UOp(Op.CUSTOM_LIN, tuple(operands), new), (True,) * len(info.out)
 
 
@@ -572,6 +582,80 @@ def cond_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp,
     return tuple_of(chosen), (True,) * count
 
 
+# --- collectives ----------------------------------------------------------------------------------------
+# Operands after the first are the axes' index variables. One that is batched says that this vmap is the
+# participant axis; then the collective becomes an ordinary op over the batch axis.
+
+
+def all_reduce_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """A reduction over the batch axis; what is left of the axes stays a collective."""
+    kind, names = n.arg
+    if not any(flags[1:]):
+        return UOp(n.op, tuple(src), n.arg), True
+    place = flags[1:].index(True)
+    x = src[0]
+    if flags[0]:
+        x = b.reduce(kind, x, (0,))
+    elif kind == "add":
+        x = b.mul(x, b.like(x, size))
+    rest = tuple(s for i, s in enumerate(src[1:]) if i != place)
+    names = tuple(m for i, m in enumerate(names) if i != place)
+    return (UOp(n.op, (x, *rest), (kind, names)) if rest else x), False
+
+
+def all_gather_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """The batch axis becomes an axis of the value (or is joined to one, if tiled)."""
+    name, axis, tiled, of = n.arg
+    if not flags[1]:
+        (new,) = with_batch((of,), size)
+        return UOp(n.op, tuple(src), (name, axis + 1, tiled, new)), True
+    x = b.moveaxis(batched(src[0], flags[0], size), 0, axis)
+    return b.reshape(x, of.shape), False
+
+
+def split_axis(x: UOp, axis: int, size: int) -> UOp:
+    """An axis of size n*k as two, (n, k)."""
+    return b.reshape(x, (*x.shape[:axis], size, x.shape[axis] // size, *x.shape[axis + 1 :]))
+
+
+def reduce_scatter_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """Sum over the batch axis; each example keeps its part of an axis."""
+    name, axis, tiled, of = n.arg
+    if not flags[1]:
+        (new,) = with_batch((of,), size)
+        return UOp(n.op, tuple(src), (name, axis + 1, tiled, new)), True
+    x = b.sum_(src[0], (0,)) if flags[0] else b.mul(src[0], b.like(src[0], size))
+    x = split_axis(x, axis, size) if tiled else x
+    return b.moveaxis(x, axis, 0), True
+
+
+def ppermute_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """A static gather along the batch axis; examples that get nothing get zeros."""
+    if not flags[1]:
+        return UOp(n.op, tuple(src), n.arg), True
+    x = batched(src[0], flags[0], size)
+    sources = {j: i for i, j in n.arg[1]}
+    none = b.zeros(n.src[0].aval)
+    parts = [
+        b.slice_axis(x, 0, sources[j], sources[j] + 1) if j in sources else b.unsqueeze(none, 0)
+        for j in range(size)
+    ]
+    return b.concat(parts, 0), True
+
+
+def all_to_all_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+    """The batch axis and a split axis change places."""
+    name, split, concat, tiled, of = n.arg
+    if not flags[1]:
+        (new,) = with_batch((of,), size)
+        return UOp(n.op, tuple(src), (name, split + 1, concat + 1, tiled, new)), True
+    x = batched(src[0], flags[0], size)
+    x = split_axis(x, split + 1, size) if tiled else x
+    # [sender, ..., receiver, ...] -> [receiver, sender, ...] -> sender at the concatenated axis
+    x = b.moveaxis(b.moveaxis(x, split + 1, 0), 1, concat + 1)
+    return b.reshape(x, (size, *of.shape)), True
+
+
 BATCH: dict[Op, BatchRule] = {
     **dict.fromkeys(ELEMENTWISE | COMPARISONS, elementwise_rule),
     Op.RESHAPE: reshape_rule,
@@ -603,11 +687,17 @@ BATCH: dict[Op, BatchRule] = {
     Op.KEY_UNWRAP: same_rule,
     Op.HOST_CALL: host_call_rule,
     Op.CALLBACK: callback_rule,
+    Op.CHECK: check_rule,
     Op.CALL: call_rule,
     Op.CUSTOM_LIN: custom_lin_rule,
     Op.SCAN: scan_rule,
     Op.WHILE: while_rule,
     Op.COND: cond_rule,
+    Op.ALL_REDUCE: all_reduce_rule,
+    Op.ALL_GATHER: all_gather_rule,
+    Op.REDUCE_SCATTER: reduce_scatter_rule,
+    Op.PPERMUTE: ppermute_rule,
+    Op.ALL_TO_ALL: all_to_all_rule,
 }
 """One rule per op that can have a batched operand."""
 

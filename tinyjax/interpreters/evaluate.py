@@ -70,7 +70,10 @@ def iota(node: UOp, args: list[Array]) -> Array:
 def buffer(node: UOp, args: list[Array]) -> Array:
     """The value in memory."""
     if node.arg.deleted:
-        raise RuntimeError("Array has been deleted.")
+        raise RuntimeError(
+            f"Array has been deleted with shape={node.aval.str_short()}: it was donated to a jitted "
+            "function or `.delete()` was called. Use the function's result, or call it with a copy."
+        )
     return node.arg.value  # type: ignore[no-any-return]
 
 
@@ -134,10 +137,12 @@ def cond(node: UOp, args: list[Array]) -> list[Array]:
 
 
 def custom_lin(node: UOp, args: list[Array]) -> list[Array]:
-    """A map known only by its transpose has no values."""
+    """The jvp rule, if there is one; a map known only by its transpose has no values."""
+    if node.arg.forward is not None:
+        return evaluate_body(node.arg.forward, args)
     raise TypeError(
         f"can't apply forward-mode differentiation (jvp) to a custom_vjp function"
-        f"{f' ({node.arg.name})' if node.arg.name else ''}: only its reverse-mode rule is known"
+        f"{f' ({node.arg.name})' if node.arg.name else ''}: only its reverse-mode rule is known. Give it a jvp rule too (f.defjvp)."
     )
 
 

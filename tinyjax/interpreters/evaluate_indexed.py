@@ -103,7 +103,7 @@ def gather(node: UOp, args: list[Array]) -> Array:
     if picked:
         where = tuple(positions_of(a, starts, batching, batch_shape, cut, sizes) for a in picked)
         where = np.broadcast_arrays(*where, np.empty(batch_shape + (1,) * len(cut), np.bool_))[:-1]
-        y = x.transpose(*picked, *whole)[tuple(where)]
+        y = np.asarray(x.transpose(*picked, *whole)[tuple(where)])  # a scalar if nothing is left
     else:
         y = np.broadcast_to(x, batch_shape + x.shape)
     # y has axes (batch..., cut..., whole...); they go to their places in the result

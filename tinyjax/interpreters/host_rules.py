@@ -126,7 +126,8 @@ def solve_rule(n: UOp, da: Tangent, dy: Tangent) -> list[Tangent]:
     change = None if da is None else b.neg(matmul(da, x))
     right_side = dy if change is None else change if dy is None else b.add(dy, change)
     assert right_side is not None
-    return call("solve", n.arg.params, (n.src[0], right_side), (x.aval.strip_weak_type(),))
+    out = (x.aval.strip_weak_type(),)
+    return [call("solve", n.arg.params, (n.src[0], right_side), out)[0]]
 
 
 def eigh_rule(n: UOp, da: Tangent) -> list[Tangent]:

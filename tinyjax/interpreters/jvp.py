@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.infos import GatherInfo
 from tinyjax.core.ops import BODIES, Op
-from tinyjax.core.uop import UOp, depends_on, get, toposort
+from tinyjax.core.uop import UOp, Var, depends_on, get, substitute, toposort
 
 Tangent = UOp | None
 JvpRule = Callable[..., Tangent]
@@ -68,7 +69,9 @@ def abs_rule(y: UOp, dx: UOp) -> UOp:
     x = y.src[0]
     if not dtypes.is_complex(x.dtype):
         return b.mul(dx, b.sign(x))
-    return b.real(b.mul(dx, b.conj(b.sign(x))))
+    # Not sign(x), whose derivative counts as zero: this one has a second derivative.
+    safe = b.where(b.eq(y, b.like(y, 0)), b.ones(y.aval), y)
+    return b.real(b.mul(dx, b.div(b.conj(x), b.cast(safe, x.dtype))))
 
 
 def cast_rule(y: UOp, dx: UOp) -> Tangent:
@@ -282,13 +285,9 @@ def prefix_rule(y: UOp, dx: UOp) -> Tangent:
     kind, axis, reverse = y.arg
     if kind == "add":
         return same_op(y, dx)
-    from tinyjax.core.uop import Var
-
     v = UOp(Op.VAR, (), Var(y.src[0].aval))
     unrolled = prefix_by_doubling(v, kind, axis, reverse)
     (out,), (tangent,) = jvp([unrolled], {v: dx})
-    from tinyjax.core.uop import substitute
-
     return None if tangent is None else substitute([tangent], {v: y.src[0]})[0]
 
 
@@ -313,28 +312,44 @@ def gather_rule(y: UOp, dx: Tangent, dindex: Tangent, dfill: Tangent = None) -> 
 
 
 def scatter_rule(y: UOp, dx: Tangent, dindex: Tangent, du: Tangent) -> Tangent:
-    """Linear for add and set (row-major order decides between duplicates); products need
-    unique indices, as in JAX."""
+    """Linear for add and set (row-major order decides between duplicates); max and min share the
+    tangent between all that attain the result; products need unique indices, as in JAX."""
     if dx is None and du is None:
         return None
     x, indices, updates = y.src
     kind = y.arg.kind
     if kind in ("add", "set"):
         return b.scatter(instantiate(dx, x), indices, instantiate(du, updates), y.arg)
-    if kind != "mul" or not (y.arg.unique_indices or du is None):
+    if kind in ("max", "min"):
+        return scatter_extreme_rule(y, dx, du)
+    if not (y.arg.unique_indices or du is None):
         raise NotImplementedError(
-            f"scatter_{kind} with indices that may repeat has no derivative; pass "
-            "unique_indices=True to scatter_mul, or combine updates with segment_max/min first."
+            "scatter_mul with indices that may repeat has no derivative: pass unique_indices=True "
+            "if they do not, or combine the updates first."
         )
     left = None if dx is None else b.scatter(dx, indices, updates, y.arg)
     right = None
     if du is not None:
-        from dataclasses import replace
-
         here = b.gather(x, indices, gather_of_scatter(y.arg, x.shape, updates.shape), b.like(x, 0))
         base = b.zeros(x.aval)
         right = b.scatter(base, indices, b.mul(here, du), replace(y.arg, kind="add"))
     return add_tangents(left, right)
+
+
+def scatter_extreme_rule(y: UOp, dx: Tangent, du: Tangent) -> UOp:
+    """Old values and updates equal to the result share its tangent."""
+    x, indices, updates = y.src
+    read = gather_of_scatter(y.arg, x.shape, updates.shape)
+    into = replace(y.arg, kind="add")
+    kept = b.cast_like(b.eq(x, y), x.aval)
+    hit = b.cast_like(b.eq(updates, b.gather(y, indices, read, b.like(x, 0))), updates.aval)
+    moved = b.scatter(
+        b.zeros(x.aval) if dx is None else b.mul(dx, kept),
+        indices,
+        b.zeros(updates.aval) if du is None else b.mul(du, hit),
+        into,
+    )
+    return b.div(moved, b.scatter(kept, indices, hit, into))
 
 
 def gather_of_scatter(info: Any, operand: tuple[int, ...], updates: tuple[int, ...]) -> GatherInfo:
@@ -530,8 +545,9 @@ def all_reduce_rule(y: UOp, dx: UOp) -> UOp:
     if kind == "add":
         return same_op(y, dx)
     hit = b.cast_like(b.eq(y.src[0], y), dx.aval)
-    total = UOp(Op.ALL_REDUCE, (b.mul(dx, hit),), ("add", names))
-    return b.div(total, UOp(Op.ALL_REDUCE, (hit,), ("add", names)))
+    axes = y.src[1:]
+    total = UOp(Op.ALL_REDUCE, (b.mul(dx, hit), *axes), ("add", names))
+    return b.div(total, UOp(Op.ALL_REDUCE, (hit, *axes), ("add", names)))
 
 
 JVP[Op.ALL_REDUCE] = all_reduce_rule

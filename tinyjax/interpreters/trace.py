@@ -23,7 +23,7 @@ from tinyjax.core import execute
 from tinyjax.core.avals import Aval
 from tinyjax.core.ops import Op
 from tinyjax.core.source import Site, call_site, function_location
-from tinyjax.core.uop import UOp, Var, toposort
+from tinyjax.core.uop import UOp, Var, active, toposort
 from tinyjax.interpreters.evaluate import evaluate
 
 
@@ -43,9 +43,9 @@ class Trace:
 
     def describe(self) -> str:
         """`jit of loss at train.py:12`"""
-        where = function_location(self.fun)
         name = getattr(self.fun, "__name__", None) or type(self.fun).__name__
-        return f"{self.kind} of {name}" + (f" at {where}" if where else "")
+        _, found, line = function_location(self.fun).rpartition(" at ")
+        return f"{self.kind} of {name}" + (f" at {line}" if found else "")
 
 
 class State(threading.local):
@@ -147,10 +147,22 @@ def rebind(roots: Sequence[UOp], mapping: dict[UOp, UOp]) -> list[UOp]:
     return [done[r] for r in roots]
 
 
+def differentiated(node: UOp) -> list[Var]:
+    """Variables of running grad-like traces that the node depends on differentiably.
+
+    What escaped from a finished one is an ordinary value.
+    """
+    return [v for v in active(node) if v.trace is None or v.trace.open]
+
+
 def escaped(node: UOp) -> Var | None:
     """A variable of a finished jit-like trace that the node still mentions."""
     for v in node.free:
-        if v.bound is None and v.trace is not None and not v.trace.open:
+        if v.bound is not None:
+            found = escaped(v.bound)
+            if found is not None:
+                return found
+        elif v.trace is not None and not v.trace.open:
             return v
     return None
 

@@ -21,7 +21,7 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
-from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo
+from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo, ScatterInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, depends_on, results, toposort
 from tinyjax.interpreters.host_rules import host_call_transpose
@@ -209,15 +209,29 @@ def dot_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     if linear[0]:
         ct_free_y = tuple(range(nb + nx, ct.ndim))
         d = _dot_back(ct, y, (ct_free_y, tuple(free_y)), (batch_ct, by), x.dtype, n.arg.precision)
-        # d has axes batch, free_x, then the contracted axes of x in the order they have in y.
+        # The contracted axes of x come in the order they have in y.
         rest = [cx[cy.index(j)] for j in sorted(cy)]
-        out[0] = b.permute(d, _inverse([*bx, *free_x, *rest]))
+        out[0] = _arranged(d, bx, free_x, rest)
     if linear[1]:
         ct_free_x = tuple(range(nb, nb + nx))
         d = _dot_back(ct, x, (ct_free_x, tuple(free_x)), (batch_ct, bx), y.dtype, n.arg.precision)
         rest = [cy[cx.index(j)] for j in sorted(cx)]
-        out[1] = b.permute(d, _inverse([*by, *free_y, *rest]))
+        out[1] = _arranged(d, by, free_y, rest)
     return out
+
+
+def _arranged(d: UOp, batch: Sequence[int], free: Sequence[int], rest: Sequence[int]) -> UOp:
+    """The product with its axes (batch, free, rest) where the operand has them.
+
+    If the operand has `rest` before `free` the factors change places, which costs nothing; a
+    permutation would.
+    """
+    swapped = [*batch, *rest, *free]
+    if d.op is Op.DOT and swapped == sorted(swapped) and rest and free:
+        x, y = d.src
+        (cx, cy), (bx, by) = d.arg.contract, d.arg.batch
+        return b.dot(y, x, (cy, cx), (by, bx), d.arg.dtype, d.arg.precision)
+    return b.permute(d, _inverse([*batch, *free, *rest]))
 
 
 def _dot_back(
@@ -240,8 +254,6 @@ def _inverse(perm: Sequence[int]) -> tuple[int, ...]:
 
 def gather_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     """Scatter-add; what was out of bounds contributes to the fill alone."""
-    from tinyjax.core.infos import ScatterInfo
-
     x, indices, g = n.src[0], n.src[1], n.arg
     info = ScatterInfo(
         "add",
@@ -502,33 +514,39 @@ def while_transpose(n: UOp, cts: Any, linear: Linear) -> list[Cotangent]:
 # --- collectives --------------------------------------------------------------------------------------------------
 
 
+# The operands after the first are the axes' index variables (see `lax/collectives.py`).
+
+
+def exchanged(n: UOp, op: Op, ct: UOp, arg: Any) -> list[Cotangent]:
+    """The opposite exchange of the cotangent over the same axes."""
+    return [UOp(op, (ct, *n.src[1:]), arg), *[None] * (len(n.src) - 1)]
+
+
 def all_reduce_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     """psum over a vmapped axis is its own transpose."""
-    return [UOp(Op.ALL_REDUCE, (ct,), n.arg)]
+    return exchanged(n, Op.ALL_REDUCE, ct, n.arg)
 
 
 def ppermute_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     """The inverse permutation of participants."""
     name, pairs = n.arg
-    return [UOp(Op.PPERMUTE, (ct,), (name, tuple((j, i) for i, j in pairs)))]
+    return exchanged(n, Op.PPERMUTE, ct, (name, tuple((j, i) for i, j in pairs)))
 
 
 def all_gather_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     """Reduce-scatter."""
-    name, axis, tiled = n.arg[:3]
-    return [UOp(Op.REDUCE_SCATTER, (ct,), (name, axis, tiled, n.src[0].aval))]
+    return exchanged(n, Op.REDUCE_SCATTER, ct, (*n.arg[:3], n.src[0].aval))
 
 
 def reduce_scatter_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     """All-gather."""
-    name, axis, tiled = n.arg[:3]
-    return [UOp(Op.ALL_GATHER, (ct,), (name, axis, tiled, n.src[0].aval))]
+    return exchanged(n, Op.ALL_GATHER, ct, (*n.arg[:3], n.src[0].aval))
 
 
 def all_to_all_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     """The exchange with its two axes swapped."""
     name, split, concat, tiled = n.arg[:4]
-    return [UOp(Op.ALL_TO_ALL, (ct,), (name, concat, split, tiled, n.src[0].aval))]
+    return exchanged(n, Op.ALL_TO_ALL, ct, (name, concat, split, tiled, n.src[0].aval))
 
 
 def passes(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:

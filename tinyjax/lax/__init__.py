@@ -1,6 +1,19 @@
 """tinyjax.lax: the layer of explicit operations, control flow and collectives (JAX's names)."""
 
 from tinyjax.lax import linalg as linalg
+from tinyjax.lax.collectives import all_gather as all_gather
+from tinyjax.lax.collectives import all_to_all as all_to_all
+from tinyjax.lax.collectives import axis_index as axis_index
+from tinyjax.lax.collectives import axis_size as axis_size
+from tinyjax.lax.collectives import pbroadcast as pbroadcast
+from tinyjax.lax.collectives import pmax as pmax
+from tinyjax.lax.collectives import pmean as pmean
+from tinyjax.lax.collectives import pmin as pmin
+from tinyjax.lax.collectives import ppermute as ppermute
+from tinyjax.lax.collectives import pshuffle as pshuffle
+from tinyjax.lax.collectives import psum as psum
+from tinyjax.lax.collectives import psum_scatter as psum_scatter
+from tinyjax.lax.collectives import pswapaxes as pswapaxes
 from tinyjax.lax.contracting import ConvDimensionNumbers as ConvDimensionNumbers
 from tinyjax.lax.contracting import (
     ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers,

@@ -19,13 +19,13 @@ from tinyjax.core.config import config
 from tinyjax.core.errors import CarryTypeError
 from tinyjax.core.infos import ScanInfo, WhileInfo
 from tinyjax.core.ops import Op
-from tinyjax.core.source import api_boundary
+from tinyjax.core.source import api_boundary, function_location
 from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
 from tinyjax.core.uop import UOp, results
-from tinyjax.engine.array import Array
+from tinyjax.engine.array import Array, line_of_user
 from tinyjax.engine.derivatives import lift_leaves
-from tinyjax.engine.tracing import Traced, name_of, stage_cached
+from tinyjax.engine.tracing import Traced, stage_cached
 from tinyjax.engine.values import finish_all, lift
 from tinyjax.interpreters.trace import state, unbound
 
@@ -52,7 +52,8 @@ def carry_error(
     if before != after:
         return CarryTypeError(
             f"{name} function carry input and carry output must have the same pytree structure, but "
-            f"they differ:\n  the input carry is {before}\n  the output carry is {after}"
+            f"they differ:\n  the input carry is {before}\n  the output carry is {after}\n"
+            f"{line_of_user()}  Return the carry in the form in which the body got it."
         )
     paths = [
         keystr(p) for p, _ in tree_flatten_with_path(tree_unflatten(before, range(len(a_in))))[0]
@@ -70,7 +71,7 @@ def carry_error(
     )
     return CarryTypeError(
         f"{name} function carry input and carry output must have equal types (e.g. shapes and dtypes "
-        "of arrays), but they differ:\n" + "\n".join(lines) + "\n" + fix
+        "of arrays), but they differ:\n" + "\n".join(lines) + "\n" + line_of_user() + fix
     )
 
 
@@ -105,7 +106,7 @@ def scan(
     if not callable(f):
         raise TypeError("lax.scan: f argument should be a callable.")
     x_nodes, x_tree = lift_leaves(xs, lambda: tree_paths("xs", xs), "xs of scan")
-    lengths = {}
+    lengths: dict[int, str] = {}
     for i, n in enumerate(x_nodes):
         if not n.shape:
             raise ValueError(
@@ -131,7 +132,7 @@ def scan(
         return scan_in_python(f, init, x_nodes, x_tree, length, reverse)
     x_avals = [n.aval.update(shape=n.shape[1:]) for n in x_nodes]
     x_example = tree_unflatten(x_tree, range(len(x_nodes)))
-    traced, out_tree, carry_nodes = stage_carry(
+    traced, out_tree, carry_nodes, weak_ys = stage_carry(
         "scan", f, init, carry_nodes, carry_tree, x_example, x_avals
     )
     nk = len(carry_nodes)
@@ -140,7 +141,11 @@ def scan(
     node = UOp(Op.SCAN, (body, *traced.captured, *carry_nodes, *x_nodes), info)
     outs = finish_all(results(node)) if traced.body.src else []
     y_tree = out_tree.children()[1]
-    return tree_unflatten(carry_tree, outs[:nk]), tree_unflatten(y_tree, outs[nk:])
+    ys = [
+        finish_all([b.cast(y.node, y.dtype, True)])[0] if weak and not y.weak_type else y
+        for y, weak in zip(outs[nk:], weak_ys, strict=True)
+    ]
+    return tree_unflatten(carry_tree, outs[:nk]), tree_unflatten(y_tree, ys)
 
 
 def steps(unroll: int | bool, length: int) -> int:
@@ -169,7 +174,7 @@ def consts_first(traced: Traced, count: int) -> UOp:
         variables, outs = open_vars(traced.body, avals)
         found = reclose(outs, [*variables[count:], *variables[:count]])
         traced.body.derived[key] = found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def traced_avals(traced: Traced, count: int) -> list[Aval]:
@@ -190,19 +195,21 @@ def stage_carry(
     tree: PyTreeDef,
     x_example: Any,
     x_avals: Sequence[Aval],
-) -> tuple[Traced, PyTreeDef, list[UOp]]:
-    """Stage a scan body; weak initial values are promoted until the carry keeps its type."""
+) -> tuple[Traced, PyTreeDef, list[UOp], list[bool]]:
+    """Stage a scan body; weak initial values are promoted until the carry keeps its type.
+
+    The last result says which ys are weakly typed: as JAX, those that were so before a carry of the
+    same dtype was made strong.
+    """
+    weak_ys: list[bool] = []
     example = tree_unflatten(tree, range(len(nodes)))
     for _ in range(3):
         avals = [n.aval for n in nodes] + list(x_avals)
         traced = staged(f, (example, x_example), name, avals)
         out_tree = traced.out_tree
         parts = out_tree.children()
-        if (
-            out_tree.node_data() is None
-            or out_tree.node_data()[0] not in (tuple, list)
-            or len(parts) != 2
-        ):
+        kind = out_tree.node_data()
+        if kind is None or kind[0] not in (tuple, list) or len(parts) != 2:
             raise TypeError(
                 f"{name} body output must be a pair (carry, y), got a result of structure {out_tree}."
             )
@@ -210,13 +217,17 @@ def stage_carry(
         if parts[0] != tree:
             raise carry_error(name, tree, parts[0], [], [])
         promoted = promote_carry(nodes, outs)
+        flags = [a.weak_type for a in traced.out_avals[len(outs) :]]
+        weak_ys = flags if not weak_ys else [x or y for x, y in zip(weak_ys, flags, strict=True)]
         if promoted is None:
             break
+        if any(n.dtype != p.dtype for n, p in zip(nodes, promoted, strict=True)):
+            weak_ys = []
         nodes = promoted
     a_in = [n.aval for n in nodes]
     if any(i.shape != o.shape or i.dtype != o.dtype for i, o in zip(a_in, outs, strict=True)):
         raise carry_error(name, tree, parts[0], a_in, outs)
-    return traced, out_tree, nodes
+    return traced, out_tree, nodes, weak_ys
 
 
 def scan_in_python(
@@ -242,7 +253,7 @@ def scan_in_python(
     return carry, tree_unflatten(y_tree, stacked)
 
 
-def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any:  # noqa: A001
+def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """`f` on each slice of the leading axis, one after the other (`vmap` in chunks of `batch_size`)."""
     if batch_size is not None:
         return map_in_batches(f, xs, batch_size)
@@ -315,7 +326,11 @@ def while_loop(
     out = cond.out_avals
     if len(out) != 1 or cond.out_tree.num_nodes != 1 or out[0].shape or out[0].dtype != np.bool_:
         got = ", ".join(a.str_short() for a in out)
-        raise TypeError(f"cond_fun must return a boolean scalar, but got output type(s) [{got}].")
+        raise TypeError(
+            f"cond_fun must return a boolean scalar, but got output type(s) [{got}].\n"
+            f"{line_of_user()}  Compare ({function_location(cond_fun)} may return a number), or reduce "
+            "with .all() or .any()."
+        )
     count = len(nodes)
     info = WhileInfo(len(cond.captured), len(body.captured))
     node = UOp(
@@ -472,9 +487,11 @@ def branch(
     first = traced[0]
     for f, t in zip(branches[1:], traced[1:], strict=True):
         if t.out_tree != first.out_tree:
-            raise TypeError(
+            raise CarryTypeError(
                 f"{name} branch outputs must have the same pytree structure, but they differ:\n"
-                f"  {name_of(branches[0])} returns {first.out_tree}\n  {name_of(f)} returns {t.out_tree}"
+                f"  {function_location(branches[0])} returns {first.out_tree}\n"
+                f"  {function_location(f)} returns {t.out_tree}\n{line_of_user()}"
+                "  Return the same containers with the same keys from all branches."
             )
     outs = joined_avals(name, branches, traced)
     captured: dict[UOp, None] = {}
@@ -488,28 +505,35 @@ def branch(
     return tree_unflatten(first.out_tree, finish_all(results(node)))
 
 
+def roles(name: str, branches: Sequence[Any]) -> list[str]:
+    """What the user calls the branches."""
+    if name == "cond":
+        return ["false_fun", "true_fun"]
+    return [f"branches[{i}]" for i in range(len(branches))]
+
+
 def joined_avals(
     name: str, branches: Sequence[Callable[..., Any]], traced: Sequence[Traced]
 ) -> list[Aval]:
     """Common avals of the branches' results; weak types give way."""
     outs: list[Aval] = []
+    tree = traced[0].out_tree
+    example = tree_unflatten(tree, range(tree.num_leaves))
+    paths = [keystr(p) for p, _ in tree_flatten_with_path(example)[0]]
     for i, column in enumerate(zip(*(t.out_avals for t in traced), strict=True)):
         strong = [a for a in column if not a.weak_type]
         want = strong[0] if strong else column[0]
-        for f, a in zip(branches, column, strict=True):
-            fits = a.shape == want.shape and (a.dtype == want.dtype or a.weak_type)
+        for a in column:
+            fits = a.shape == want.shape and a.dtype == want.dtype
             if not fits:
-                listed = ", ".join(
-                    f"{name_of(g)} returns {x.str_short()}"
-                    for g, x in zip(branches, column, strict=True)
+                listed = "\n".join(
+                    f"  {role} ({function_location(g)}) returns {x.str_short()}"
+                    for role, g, x in zip(roles(name, branches), branches, column, strict=True)
                 )
-                raise TypeError(
-                    f"{name} branches must have equal output types but they differ at output {i}: "
-                    f"{listed} ({name_of(f)} does not fit)."
+                raise CarryTypeError(
+                    f"{name} branches must have equal output types but they differ at output{paths[i]}:"
+                    f"\n{listed}\n{line_of_user()}  Convert or reshape in one of the branches."
                 )
-        if any(a.dtype != want.dtype for a in column):
-            dtype, weak = dtypes.lattice_promote(*((a.dtype, a.weak_type) for a in column))
-            want = want.update(dtype=dtype, weak_type=weak)
         outs.append(want)
     return outs
 

@@ -119,7 +119,7 @@ logistic = _unary(Op.LOGISTIC, "logistic", "1 / (1 + e**-x).")
 sqrt = _unary(Op.SQRT, "sqrt", "Square root.")
 rsqrt = _unary(Op.RSQRT, "rsqrt", "1/sqrt(x).")
 cbrt = _unary(Op.CBRT, "cbrt", "Cube root.")
-abs = _unary(Op.ABS, "abs", "|x|; real for complex x.")  # noqa: A001
+abs = _unary(Op.ABS, "abs", "|x|; real for complex x.")
 is_finite = _unary(Op.IS_FINITE, "is_finite", "Neither infinite nor NaN.")
 bitwise_not = _unary(Op.NOT, "bitwise_not", "~x.")
 population_count = _unary(Op.POPCOUNT, "population_count", "Number of one bits.")
@@ -135,8 +135,8 @@ sub = _binary(Op.SUB, "sub", "x - y.")
 mul = _binary(Op.MUL, "mul", "x * y.")
 div = _binary(Op.DIV, "div", "x / y; integers truncate towards zero.")
 rem = _binary(Op.REM, "rem", "Remainder with the sign of x.")
-max = _binary(Op.MAX, "max", "Larger of two; NaN wins.")  # noqa: A001
-min = _binary(Op.MIN, "min", "Smaller of two; NaN wins.")  # noqa: A001
+max = _binary(Op.MAX, "max", "Larger of two; NaN wins.")
+min = _binary(Op.MIN, "min", "Smaller of two; NaN wins.")
 atan2 = _binary(Op.ATAN2, "atan2", "Angle of the point (y, x): atan2(y, x).")
 nextafter = _binary(Op.NEXTAFTER, "nextafter", "Next float from x towards y.")
 bitwise_and = _binary(Op.AND, "bitwise_and", "x & y.")
@@ -149,7 +149,7 @@ eq = _binary(Op.CMPEQ, "eq", "x == y.")
 ne = _binary(Op.CMPNE, "ne", "x != y.")
 lt = _binary(Op.CMPLT, "lt", "x < y.")
 le = _binary(Op.CMPLE, "le", "x <= y.")
-complex = _binary(Op.COMPLEX, "complex", "x + iy from real parts.")  # noqa: A001
+complex = _binary(Op.COMPLEX, "complex", "x + iy from real parts.")
 
 
 def gt(x: ArrayLike, y: ArrayLike) -> Array:
@@ -247,7 +247,7 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
     return finish(power_node(n, int(y)))
 
 
-def pow(x: ArrayLike, y: ArrayLike) -> Array:  # noqa: A001
+def pow(x: ArrayLike, y: ArrayLike) -> Array:
     """x**y; y of the dtype of x, or an integer array."""
     p, q = lift(x), lift(y)
     if dtypes.is_integer(q.dtype) and dtypes.is_inexact(p.dtype):
@@ -256,7 +256,7 @@ def pow(x: ArrayLike, y: ArrayLike) -> Array:  # noqa: A001
     return finish(b.pow_(p, q))
 
 
-def round(x: ArrayLike, rounding_method: Any = 0) -> Array:  # noqa: A001
+def round(x: ArrayLike, rounding_method: Any = 0) -> Array:
     """To an integral value: method 0 away from zero at ties (JAX's default), 1 to even."""
     n = lift(x)
     if int(getattr(rounding_method, "value", rounding_method)) == 1:
@@ -267,7 +267,7 @@ def round(x: ArrayLike, rounding_method: Any = 0) -> Array:  # noqa: A001
     return finish(b.where(far, b.add(low, b.sign(n)), low))
 
 
-def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:  # noqa: A002
+def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
     """x limited to [min, max]; the limits are scalars or of the shape of x."""
     low, n, high = same_dtypes("clamp", [lift(min), lift(x), lift(max)])
     for name, limit in (("min", low), ("max", high)):

@@ -94,7 +94,7 @@ def reduce(
     from tinyjax.engine.vectorize import vmap
 
     def combine(x: list[UOp], y: list[UOp]) -> list[UOp]:
-        f: Callable[..., Any] = lambda p, q: tree_flatten(  # noqa: E731
+        f: Callable[..., Any] = lambda p, q: tree_flatten(
             computation(tree_unflatten(tree, list(p)), tree_unflatten(tree, list(q)))
         )[0]
         for _ in range(x[0].ndim):
@@ -149,10 +149,16 @@ cummax = _cumulative("max", "cummax")
 cummin = _cumulative("min", "cummin")
 
 
+def logaddexp(x: Array, y: Array) -> Array:
+    """log(exp(x) + exp(y)); differences of infinities are taken as 0."""
+    p, q = lift(x), lift(y)
+    high, low = b.max_(p, q), b.min_(p, q)
+    gap = b.where(b.eq(low, high), b.like(low, 0), b.sub(low, high))
+    return finish(b.add(high, UOp(Op.LOG1P, (b.exp(gap),))))
+
+
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Cumulative log of a sum of exponentials, by an associative scan of logaddexp."""
-    from tinyjax.numpy.ufuncs import logaddexp
-
     return associative_scan(logaddexp, operand, reverse=reverse, axis=axis)  # type: ignore[no-any-return]
 
 

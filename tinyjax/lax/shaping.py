@@ -30,7 +30,7 @@ def axis_number(axis: Any, ndim: int) -> int:
     axis = int(axis.__index__())
     if not -ndim <= axis < ndim:
         raise ValueError(f"axis {axis} is out of bounds for array of dimension {ndim}")
-    return axis % ndim
+    return int(axis % ndim)
 
 
 def reshape(
@@ -146,7 +146,7 @@ def slice_indices(start: Any, stop: Any, size: int) -> tuple[int, int, int]:
     return builtins.slice(start, stop).indices(size)
 
 
-def slice(  # noqa: A001
+def slice(
     operand: ArrayLike,
     start_indices: Sequence[int],
     limit_indices: Sequence[int],

@@ -234,7 +234,7 @@ def derivative(
                 continue
             if slope is None:
                 raise ValueError(
-                    f"{rule.__name__} is not differentiable with respect to {name}: its derivative "
+                    f"{rule.fun.__name__} is not differentiable with respect to {name}: its derivative "
                     "has no closed form.\n  Apply lax.stop_gradient to that argument."
                 )
             part = b.mul(lift(t), slope(lift(y), *(lift(p) for p in primals)))

@@ -134,7 +134,7 @@ def start(e: Emitter, fold: UOp, loop: Loop) -> Parts:
         indices = first_indices(e, fold, path, lanes, copies)
         return [(first, i) for i in indices]
     if tracks_nan(fold):
-        return [(first, canonical(e, ops.constant(dtype, dtype.type(0))))] * copies
+        return [(first, first)] * copies  # no NaN yet (float8_e8m0fnu has no zero)
     return [(first,)] * copies
 
 
@@ -207,7 +207,7 @@ def prefix(e: Emitter, node: UOp) -> list[Register]:
         new = canonical(e, ops_for(e, new).cast(new, node.aval.dtype))
         out.append((combine(e, node.arg[0], old[0], new),))
     e.accumulators[node] = out
-    return [p[0] for p in out]
+    return [canonical(e, p[0]) for p in out]  # a store adds the rounded form to what it is given
 
 
 def prefix_start(kind: str, dtype: Any) -> Any:

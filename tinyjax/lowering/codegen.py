@@ -18,6 +18,7 @@ from tinyjax.core.verify import verify_kernel
 from tinyjax.lowering.emit import emit
 from tinyjax.lowering.merge import merge_ranges
 from tinyjax.lowering.nest import Loop, Nest, Write, verify
+from tinyjax.lowering.refine import split_ranges
 from tinyjax.lowering.schedule import Schedule, schedule
 from tinyjax.lowering.split import split_folds
 from tinyjax.lowering.target import Target, host
@@ -68,7 +69,7 @@ def compile_kernels(
 def compile_kernel(sink: UOp, target: Target | None = None, name: str = "kernel") -> KernelCode:
     """A SINK as exactly one kernel, whatever its size."""
     target = target or host()
-    return _finish(_planned(merge_ranges(sink), target), target, name, ())
+    return _finish(_planned(merge_ranges(split_ranges(sink)), target), target, name, ())
 
 
 def _planned(sink: UOp, target: Target) -> Schedule:
@@ -81,7 +82,7 @@ def _planned(sink: UOp, target: Target) -> Schedule:
 
 
 def _compile(sink: UOp, target: Target, name: str, slots: int | None) -> tuple[KernelCode, ...]:
-    sink = merge_ranges(sink)
+    sink = merge_ranges(split_ranges(sink))
     plan = _planned(sink, target)
     chunks = wanted_chunks(plan.tasks, plan.cycles)
     split = split_folds(sink, chunks, slots) if chunks > 1 else None

@@ -10,6 +10,8 @@ from tinyjax.core.ops import Op
 CYCLES_ALU = 0.5
 CYCLES_MEMORY = 4.0
 """A vector from a DRAM stream; within a factor of three of L2."""
+CYCLES_SCALAR_MEMORY = 1.0
+"""One element, with its share of address arithmetic."""
 CYCLES_LANE_GATHER = 1.5
 """Each lane of a gather or scatter."""
 

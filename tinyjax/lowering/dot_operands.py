@@ -23,7 +23,6 @@ from tinyjax.core import dtypes
 from tinyjax.lowering import narrow
 from tinyjax.lowering.irtext import (
     F32,
-    F64,
     I8,
     I16,
     I64,
@@ -373,14 +372,10 @@ def widen(b: IRBuilder, x: Value, dtype: np.dtype, target: Type, half: bool) -> 
 
 
 def narrowed(b: IRBuilder, x: Value, dtype: np.dtype, half: bool) -> Value:
-    """Convert an accumulated value to the storage type of `dtype`, rounding once."""
+    """Convert an accumulated value to the storage type of `dtype`; narrow ones through float32."""
     if not (dtypes.is_float(dtype) and dtype.itemsize < 4):
         return b.cast(x, type_of(dtype))
-    if x.type.scalar is F64:
-        x = narrow.odd_from_double(b, x)
-    elif x.type.kind == "int":
-        x = narrow.odd_from_integer(b, x, True)
-    return narrow.narrow(b, _conversions(half), dtype, x)
+    return narrow.narrow(b, _conversions(half), dtype, b.cast(x, F32))
 
 
 def storage(dtype: np.dtype) -> Type:

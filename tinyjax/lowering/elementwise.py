@@ -117,7 +117,7 @@ class Elementwise:
             return Register(dtype, args[0].value, args[1].value)
         source = args[0].dtype
         if dtypes.is_complex(source):
-            return self.complex_op(op, dtype, args)
+            return self.complex_op(op, arg, dtype, args)
         if is_narrow(source):
             return self.narrow_op(op, arg, dtype, args)
         if op in COMPARISONS:
@@ -192,6 +192,10 @@ class Elementwise:
             return args[0]
         if op is Op.NEXTAFTER:
             return self.next_after(args[0], args[1], narrow.layout(source))
+        if op is Op.REDUCE_PRECISION and source.itemsize == 2:
+            of = narrow.layout(source)
+            fields = (15 - of.mantissa, of.mantissa)
+            return Register(source, self.rounded_bits(self.raw(args[0]), fields, arg))
         wide = [Register(FLOAT32, self.wide(a)) for a in args]
         if op in COMPARISONS:
             return self.compare(op, wide[0], wide[1])
@@ -221,12 +225,21 @@ class Elementwise:
         return made
 
     def reduce_precision(self, x: Register, exponent_bits: int, mantissa_bits: int) -> Register:
-        """Round to the field widths; ties to even, overflow to infinity, no subnormal results."""
-        b, double = self.b, x.dtype == FLOAT64
-        word, own_mantissa, own_exponent = (I64, 52, 11) if double else (I32, 23, 8)
-        assert x.value is not None
-        bits = b.bitcast(x.value, vec(word, self.lanes))
-        top = 1 << (word.bits - 1)
+        """REDUCE_PRECISION of a float32 or float64."""
+        word, fields = (I64, (11, 52)) if x.dtype == FLOAT64 else (I32, (8, 23))
+        bits = self.b.bitcast(x.value, vec(word, self.lanes))
+        made = self.rounded_bits(bits, fields, (exponent_bits, mantissa_bits))
+        return Register(x.dtype, self.b.bitcast(made, x.value.type))
+
+    def rounded_bits(self, bits: Value, own: tuple[int, int], to: tuple[int, int]) -> Value:
+        """Round a float of `own` (exponent, mantissa) widths, given as its bits, to other widths.
+
+        Ties to even, overflow to infinity, no subnormal results if the exponent becomes narrower.
+        """
+        b = self.b
+        own_exponent, own_mantissa = own
+        exponent_bits, mantissa_bits = to
+        top = 1 << (bits.type.bits - 1)
         infinity = ((1 << own_exponent) - 1) << own_mantissa
         magnitude = start = b.and_(bits, top - 1)
         drop = own_mantissa - mantissa_bits
@@ -242,8 +255,7 @@ class Elementwise:
             under = b.cmp("ult", magnitude, first_normal)
             magnitude = b.select(over, infinity, b.select(under, 0, magnitude))
         result = b.or_(magnitude, b.and_(bits, -top))
-        result = b.select(b.cmp("uge", start, infinity), bits, result)
-        return Register(x.dtype, b.bitcast(result, x.value.type))
+        return b.select(b.cmp("uge", start, infinity), bits, result)
 
     def next_after(self, x: Register, y: Register, of: narrow.Layout | None) -> Register:
         """One step in the order of bit patterns; NaN if either is, y if they are equal."""
@@ -295,9 +307,6 @@ class Elementwise:
             if dtypes.is_complex(dtype):
                 kind = register_type(dtype)
                 return Register(dtype, *(b.cast(p, kind) for p in x.parts))
-            if dtype == BOOL:
-                re, im = (b.cmp("une", p, 0.0) for p in x.parts)
-                return Register(BOOL, b.or_(re, im))
             part = FLOAT32 if source.itemsize == 8 else FLOAT64
             return self.cast(Register(part, x.value), dtype)
         if dtypes.is_complex(dtype):
@@ -324,16 +333,9 @@ class Elementwise:
         return Register(dtype, self.normalise(dtype, made))
 
     def _to_narrow(self, source: Any, value: Value, dtype: Any) -> Register:
-        b = self.b
-        if source == BOOL:
-            single = b.cast(value, F32, signed=False)
-        elif dtypes.is_integer(source):
-            single = narrow.odd_from_integer(b, value, dtypes.is_signed(source))
-        elif source == FLOAT64:
-            single = narrow.odd_from_double(b, value)
-        else:
-            single = value
-        return Register(dtype, narrow.narrow(b, self.target, dtype, single))
+        """Everything reaches a narrow float through float32."""
+        single = self.b.cast(value, F32, signed=dtypes.is_signed(source))
+        return Register(dtype, narrow.narrow(self.b, self.target, dtype, single))
 
     def _to_integer(self, value: Value, dtype: Any) -> Value:
         """Saturating; small integers clamp in i32, which is cheaper than LLVM's narrow forms."""
@@ -360,7 +362,7 @@ class Elementwise:
 
     # --- complex ---------------------------------------------------------------------------------
 
-    def complex_op(self, op: Op, dtype: Any, args: Sequence[Register]) -> Register:
+    def complex_op(self, op: Op, arg: Any, dtype: Any, args: Sequence[Register]) -> Register:
         """On pairs; multiplication is the plain formula, the rest by `lowering/math.py`."""
         b = self.b
         source = args[0].dtype
@@ -372,6 +374,9 @@ class Elementwise:
             return Register(part, im)
         if op is Op.CONJ:
             return Register(dtype, re, b.neg(im))
+        if op is Op.REDUCE_PRECISION:
+            return Register(dtype, *(self.reduce_precision(Register(part, p), *arg).value
+                                     for p in (re, im)))  # fmt: skip
         if op is Op.NEG:
             return Register(dtype, b.neg(re), b.neg(im))
         if op is Op.IS_FINITE:
@@ -408,11 +413,9 @@ class Elementwise:
 
         if op in (Op.CMPLT, Op.CMPLE):
             return Register(BOOL, below("olt" if op is Op.CMPLT else "ole", re, im, re2, im2))
-        is_nan = b.or_(b.cmp("uno", re, im), b.cmp("uno", re, re))
-        other_nan = b.or_(b.cmp("uno", re2, im2), b.cmp("uno", re2, re2))
+        # y where they are unordered
         first = below("olt", re2, im2, re, im) if op is Op.MAX else below("olt", re, im, re2, im2)
-        keep = b.or_(is_nan, b.and_(first, b.not_(other_nan)))
-        return self.where(Register(BOOL, keep), x, y)
+        return self.where(Register(BOOL, first), x, y)
 
 
 def _exact(kind: irtext.Type, value: Any) -> Value:

@@ -94,10 +94,12 @@ class _Inliner:
             return UOp(Op.REMAT, src, next(self.ids))
         if op in EFFECTS:
             return UOp(op, src, replace(arg, sequence=next(self.ids)))
+        if op is Op.CUSTOM_LIN and arg.forward is not None:
+            return tuple_of(self.outputs(arg.forward, src))
         if op is Op.CUSTOM_LIN:
             raise LoweringError(
-                f"{arg.name or 'a custom_vjp function'} has only a reverse rule: it cannot be "
-                "differentiated in forward mode"
+                "can't apply forward-mode differentiation (jvp) to a custom_vjp function: "
+                f"{arg.name or 'it'} has only a reverse rule. Give it a jvp rule too (f.defjvp)."
             )
         if op is Op.CAST:
             return src[0] if src[0].aval.dtype == arg[0] else UOp(op, src, (arg[0], False))

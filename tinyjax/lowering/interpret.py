@@ -148,9 +148,9 @@ class Machine:
 
     def fold(self, node: UOp, env: dict[UOp, int]) -> Any:
         """Fold over the node's ranges; sums of floats are compensated by folding in float64."""
-        ranges = [s for s in node.src if s.op is Op.RANGE and s not in self.free[node]]
-        operands = node.src[: len(node.src) - len(ranges)]
-        if len(operands) == 2:
+        count = 2 if node.arg in ("argmax", "argmin") else 1  # an index may itself be a range
+        operands, ranges = node.src[:count], node.src[count:]
+        if count == 2:
             return self.arg_fold(node, operands, ranges, env)
         value = operands[0]
         total: Any = None
@@ -206,8 +206,14 @@ def identity(kind: str, dtype: Any) -> Any:
     if dtypes.is_integer(dtype):
         info = dtypes.iinfo(dtype)
         return np.array(info.min if kind == "max" else info.max, dtype)[()]
-    bound = np.array(-np.inf if kind == "max" else np.inf, F64)
-    return bound.astype(dtype)[()]
+    if dtypes.is_complex(dtype):
+        limit = -np.inf if kind == "max" else np.inf
+        return dtype.type(complex(limit, limit))
+    bound = np.array(-np.inf if kind == "max" else np.inf, F64).astype(dtype)
+    if dtypes.is_float(dtype) and not np.isinf(bound.astype(F64)):  # formats without infinity
+        info = dtypes.finfo(dtype)
+        bound = np.array(float(info.min if kind == "max" else info.max), F64).astype(dtype)
+    return bound[()]
 
 
 def interpret_nest(nest: Nest, buffers: Buffers) -> None:
@@ -276,6 +282,8 @@ def apply(op: Op, arg: Any, dtype: Any, args: Sequence[Any]) -> Any:
         return BOOLS[op](*(bool(a) for a in args))
     if dtypes.is_integer(source):
         return integer_op(op, source, dtype, args)
+    if op is Op.REDUCE_PRECISION and (dtypes.is_complex(source) or source.itemsize == 2):
+        return reduce_precision(args[0], *arg)
     if dtypes.is_complex(source):
         return np.asarray(complex_op(op, args)).astype(dtype)[()]
     if op is Op.COMPLEX:
@@ -587,8 +595,9 @@ COMPLEXES: dict[Op, Callable[..., Any]] = {
     Op.MUL: lambda x, y: x * y,
     Op.DIV: _complex_div,
     Op.POW: np.power,
-    Op.MAX: lambda x, y: x if x != x or (y == y and _lexicographic(y, x, True)) else y,
-    Op.MIN: lambda x, y: x if x != x or (y == y and _lexicographic(x, y, True)) else y,
+    Op.ATAN2: lambda y, x: -1j * np.log((x + 1j * y) / np.sqrt(x * x + y * y)),
+    Op.MAX: lambda x, y: x if _lexicographic(y, x, True) else y,
+    Op.MIN: lambda x, y: x if _lexicographic(x, y, True) else y,
     Op.CMPEQ: lambda x, y: x == y,
     Op.CMPNE: lambda x, y: x != y,
     Op.CMPLT: lambda x, y: _lexicographic(x, y, True),
@@ -606,21 +615,26 @@ def complex_op(op: Op, args: Sequence[Any]) -> Any:
 
 def reduce_precision(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
     """Round to field widths: ties to even, overflow to infinity, no subnormal results."""
-    own = np.finfo(x.dtype)
-    if x != x or np.isinf(x):
+    if dtypes.is_complex(x.dtype):
+        parts = (reduce_precision(p, exponent_bits, mantissa_bits) for p in (x.real, x.imag))
+        return x.dtype.type(complex(*parts))
+    own = dtypes.finfo(x.dtype)
+    if x != x or np.isinf(np.float64(x)):
         return x
-    bits, word = (np.uint32, 32) if x.dtype == F32 else (np.uint64, 64)
+    word = 8 * x.dtype.itemsize
+    bits = np.dtype(f"u{x.dtype.itemsize}").type
+    own_exponent = word - 1 - own.nmant
     raw = int(x.view(bits))
     sign, magnitude = raw >> (word - 1) << (word - 1), raw & ((1 << (word - 1)) - 1)
     drop = own.nmant - mantissa_bits
     if drop > 0:
         magnitude += (1 << (drop - 1)) - 1 + (magnitude >> drop & 1)
         magnitude = magnitude >> drop << drop
-    if exponent_bits < own.iexp:
-        bias, own_bias = (1 << (exponent_bits - 1)) - 1, (1 << (own.iexp - 1)) - 1
+    if exponent_bits < own_exponent:
+        bias, own_bias = (1 << (exponent_bits - 1)) - 1, (1 << (own_exponent - 1)) - 1
         exponent = magnitude >> own.nmant
         if exponent > own_bias + bias:
-            magnitude = ((1 << own.iexp) - 1) << own.nmant
+            magnitude = ((1 << own_exponent) - 1) << own.nmant
         elif exponent <= own_bias - bias:
             magnitude = 0
     return bits(sign | magnitude).view(x.dtype)
@@ -629,34 +643,15 @@ def reduce_precision(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
 # --- conversions ---------------------------------------------------------------------------------
 
 
-def to_odd(x: Any) -> Any:
-    """float64 -> float32 rounded to odd: one more rounding to a narrower format is then exact."""
-    near = np.float32(x)
-    if np.float64(near) == x or x != x:
-        return near
-    if np.isinf(near) or abs(np.float64(near)) > abs(x):
-        near = np.nextafter(near, np.float32(0))
-    return (near.view(np.uint32) | np.uint32(1)).view(np.float32)
-
-
-def _odd_integer(x: int) -> Any:
-    """An integer as float64 rounded to odd."""
-    excess = abs(x).bit_length() - 53
-    if excess <= 0:
-        return np.float64(x)
-    kept = abs(x) >> excess | bool(abs(x) & ((1 << excess) - 1))
-    return np.float64(math.copysign(kept * 2.0**excess, x))
-
-
 def convert(x: Any, dtype: Any) -> Any:
     """CAST: one rounding; to integers saturating with NaN -> 0; to bool it is x != 0."""
     source = x.dtype
     if source == dtype:
         return x
-    if dtypes.is_bool(dtype):
-        return np.bool_((np.float32(x) if source.itemsize < 4 else x) != 0)
     if dtypes.is_complex(source) and not dtypes.is_complex(dtype):
         return convert(x.real, dtype)
+    if dtypes.is_bool(dtype):
+        return np.bool_((np.float32(x) if source.itemsize < 4 else x) != 0)
     if dtypes.is_integer(dtype):
         if dtypes.is_float(source):
             wide = np.float64(x)
@@ -668,9 +663,7 @@ def convert(x: Any, dtype: Any) -> Any:
             return wrap(min(max(int(wide), int(info.min)), int(info.max)), dtype)
         return wrap(int(x), dtype)
     if dtypes.is_float(dtype) and dtype not in (F32, F64):
-        if dtypes.is_integer(source) or dtypes.is_bool(source):
-            x = _odd_integer(int(x))
-        return narrow(to_odd(np.float64(x)), dtype)
+        return narrow(np.float32(x), dtype)  # everything goes through float32
     if dtypes.is_complex(dtype) and source not in (F32, F64):
         x = np.float64(x) if dtypes.is_float(source) else x
     return np.asarray(x).astype(dtype)[()]

@@ -23,7 +23,7 @@ from typing import Any
 
 from tinyjax.core import dtypes
 from tinyjax.lowering import irtext
-from tinyjax.lowering.irtext import F32, F64, I8, I16, I32, I64, IRBuilder, Type, Value, vec
+from tinyjax.lowering.irtext import F32, I8, I16, I32, IRBuilder, Type, Value, vec
 from tinyjax.lowering.target import Target
 
 
@@ -153,32 +153,3 @@ def _narrow_to_scale(b: IRBuilder, bits: Value, magnitude: Value) -> Value:
     exponent = b.umin(exponent, 255)
     # Negative or zero: as a signed integer not above 0.
     return b.cast(b.select(b.cmp("sle", bits, 0), 255, exponent), I8)
-
-
-def odd_from_double(b: IRBuilder, x: Value) -> Value:
-    """float64 -> float32 rounded to odd: one more rounding to a narrower float is then exact."""
-    near = b.convert("fptrunc", x, F32)
-    back = b.convert("fpext", near, F64)
-    bits = b.bitcast(near, _words(x, I32))
-    too_far = b.cmp("ogt", b.fabs(back), b.fabs(x))
-    toward_zero = b.select(too_far, b.sub(bits, 1), bits)
-    inexact = b.cmp("one", back, x)
-    odd = b.select(inexact, b.or_(toward_zero, 1), bits)
-    return b.bitcast(odd, _words(x, F32))
-
-
-def odd_from_integer(b: IRBuilder, x: Value, signed: bool) -> Value:
-    """An integer of any width -> float32 rounded to odd."""
-    if x.type.bits <= 16:
-        return b.cast(x, F32, signed=signed)
-    if x.type.bits == 32:
-        return odd_from_double(b, b.cast(x, F64, signed=signed))
-    magnitude = b.select(b.cmp("slt", x, 0), b.neg(x), x) if signed else x
-    lost = b.cmp("ne", b.and_(magnitude, 0x7FF), 0)
-    kept = b.or_(b.lshr(magnitude, 11), b.cast(lost, I64, signed=False))
-    large = b.mul(b.cast(kept, F64, signed=False), 2.0**11)
-    big = b.cmp("uge", magnitude, 1 << 53)
-    double = b.select(big, large, b.cast(b.select(big, 0, magnitude), F64, signed=False))
-    if signed:
-        double = b.select(b.cmp("slt", x, 0), b.neg(double), double)
-    return odd_from_double(b, double)

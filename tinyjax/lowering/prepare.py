@@ -2,6 +2,7 @@
 
 * Values without elements are constants that nothing is computed for: reductions over nothing
   become the identity, updates by nothing the operand, joins with nothing the rest.
+* Sums of narrow floats by SCATTER are in float32.
 * Every DOT is [B,M,K] x [B,K,N] (dot_layout.py) and real.
 """
 
@@ -62,11 +63,24 @@ def _prepare_node(n: UOp) -> UOp:
         return UOp(Op.EXPAND, (n.src[1],), (n.aval.shape, ()))
     if op in (Op.SCATTER, Op.DYNAMIC_UPDATE):
         update = n.src[2] if op is Op.SCATTER else n.src[1]
-        return n if update.aval.size else n.src[0]
+        return _wide_scatter(n) if update.aval.size else n.src[0]
     if op is Op.CONCAT and any(not s.aval.size for s in n.src):
         kept = tuple(s for s in n.src if s.aval.size)
         return UOp(Op.CONCAT, kept, n.arg) if len(kept) > 1 else kept[0]
     return n
+
+
+def _wide_scatter(n: UOp) -> UOp:
+    """Sums and products of narrow floats in float32, rounded once, as everywhere."""
+    dtype = n.aval.dtype
+    if n.op is not Op.SCATTER or n.arg.kind not in ("add", "mul") or n.arg.unique_indices:
+        return n
+    if not dtypes.is_float(dtype) or dtypes.bit_width(dtype) >= 32:
+        return n
+    x, indices, updates = n.src
+    wide = (np.dtype(np.float32), False)
+    x, updates = UOp(Op.CAST, (x,), wide), UOp(Op.CAST, (updates,), wide)
+    return UOp(Op.CAST, (UOp(Op.SCATTER, (x, indices, updates), n.arg),), (dtype, False))
 
 
 def _swapped_dot(n: UOp, done: dict[UOp, UOp]) -> UOp | None:

@@ -64,6 +64,12 @@ class LoopKernel(Kernel):
         """The op of its last output, for people."""
         return self.body.src[-1].op.name.lower()
 
+    def __str__(self) -> str:
+        """The nest as loops."""
+        from tinyjax.core.kernel_text import print_kernel  # only for people who look
+
+        return print_kernel(self.sink)
+
     def codes(self, target: Target) -> list[Code]:
         """One call, or two for a big reduction with few results."""
         return [

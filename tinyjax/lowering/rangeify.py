@@ -529,12 +529,10 @@ class _Kernel:
         for k, axis in enumerate(g.start_index_map):
             start = self.loaded_index((yield indices, (*batch, lit(k)), valid))
             last = x.aval.shape[axis] - g.slice_sizes[axis]
-            if g.mode == "clip":
-                start = self.space.clamp(start, 0, last)
-            elif g.mode == "fill":
+            if g.mode == "fill":
                 inside.append(self.space.within(start, 0, last + 1))
-            else:
-                self.promise(start, last)
+            else:  # a broken promise must not read foreign memory
+                start = self.space.clamp(start, 0, last)
             inner[axis] = self.space.add(inner[axis], start)
         here = both(inside)
         guard = both([valid, here])
@@ -546,11 +544,6 @@ class _Kernel:
         else:
             other = const(default_fill(x.aval.dtype), x.aval.dtype)
         return self.choose(here, value, other, guard)
-
-    def promise(self, start: Lin, last: int) -> None:
-        """The user promises 0 <= start <= last."""
-        if start[0] == 0 and len(start[1]) == 1 and start[1][0][1] == 1:
-            self.space.bounds[start[1][0][0]] = (0, last)
 
     def dynamic_slice(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         x = node.src[0]
@@ -650,7 +643,7 @@ class _Kernel:
             last = x.aval.shape[axis] - sizes[axis]
             if s.mode == "clip":
                 start = self.space.clamp(start, 0, last)
-            elif s.mode == "fill":
+            else:  # a broken promise must not write to foreign memory
                 inside.append(self.space.within(start, 0, last + 1))
             place[axis] = self.space.add(place[axis], start)
         valid = both(inside)

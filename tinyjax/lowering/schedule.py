@@ -26,7 +26,13 @@ from dataclasses import dataclass, field
 from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, toposort
-from tinyjax.lowering.cycles import CYCLES, CYCLES_ALU, CYCLES_LANE_GATHER, CYCLES_MEMORY
+from tinyjax.lowering.cycles import (
+    CYCLES,
+    CYCLES_ALU,
+    CYCLES_LANE_GATHER,
+    CYCLES_MEMORY,
+    CYCLES_SCALAR_MEMORY,
+)
 from tinyjax.lowering.nest import Accumulate, Line, Loop, Nest, Write, is_index
 from tinyjax.lowering.target import Target
 from tinyjax.lowering.tasks import Tasks, cut
@@ -88,7 +94,7 @@ class Costs:
     def access(self, index: UOp, bit: int) -> float:
         """One load or store."""
         if not self.nest.free[index] & bit:
-            return CYCLES_MEMORY / self.lanes
+            return CYCLES_SCALAR_MEMORY
         step = stride(self.nest, index, bit)
         if bit in self.squares and _runs_across(self.nest, index, self.squares[bit].bit, bit):
             return 2 * CYCLES_MEMORY
@@ -264,7 +270,7 @@ def _unroll(made: Schedule, lines: Sequence[Line]) -> None:
         if line.lanes > 1 and inner:
             copies = _largest(vectors, min(OUTER_VECTORS, _affordable(line)))
         elif not inner and line.carries and line.kind == "reduce":
-            most = min(FOLD_VECTORS, MAX_ACCUMULATORS // len(line.carries))
+            most = max(1, min(FOLD_VECTORS, MAX_ACCUMULATORS // len(line.carries)))
             if line.lanes == 1 and not _additive(line):
                 most = 1
             copies = _largest(vectors, min(most, _affordable(line)))

@@ -96,6 +96,7 @@ class _Part:
     itemsize: int
     infinity: int = 0  # floats: magnitudes above it are NaN
     negative_nan: bool = False  # fnuz formats: NaN is the code of -0
+    lift: int = 0  # formats below 8 bits: brings the sign to the top
 
 
 def parts_of(dtype: Any) -> list[_Part]:
@@ -106,6 +107,9 @@ def parts_of(dtype: Any) -> list[_Part]:
         size = real.itemsize
         return [_Part("float", part.bits, offset, 2 * size, part.infinity) for offset in (0, size)]
     size = int(dtype.itemsize)
+    lift = max(0, 8 * size - dtypes.bit_width(dtype))
+    if dtype == dtypes.float8_e8m0fnu:  # codes rise with the values, NaN is the last one
+        return [_Part("unsigned", 8, 0, 1)]
     if dtypes.is_float(dtype):
         unsigned = np.dtype(f"u{size}")
         fnuz = "fnuz" in dtype.name
@@ -113,10 +117,10 @@ def parts_of(dtype: Any) -> list[_Part]:
             top = np.array(np.inf, dtype)
             if fnuz or not np.isinf(np.asarray(top, np.float64)):
                 top = np.array(dtypes.finfo(dtype).max, dtype)
-        infinity = int(top.reshape(1).view(unsigned)[0])
-        return [_Part("float", 8 * size, 0, size, infinity, fnuz)]
+        infinity = int(top.reshape(1).view(unsigned)[0]) << lift
+        return [_Part("float", 8 * size, 0, size, infinity, fnuz, lift)]
     signed = dtypes.is_integer(dtype) and dtypes.is_signed(dtype)
-    return [_Part("signed" if signed else "unsigned", 8 * size, 0, size)]
+    return [_Part("signed" if signed else "unsigned", 8 * size, 0, size, lift=lift)]
 
 
 def sort_keys(x: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
@@ -127,6 +131,7 @@ def sort_keys(x: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
         if dtypes.is_complex(x.dtype):
             raw = np.ascontiguousarray(raw.real if part.offset == 0 else raw.imag)
         word = raw.view(f"u{part.bits // 8}").astype(np.uint64)
+        word = word << np.uint64(part.lift) & np.uint64((1 << part.bits) - 1)
         sign = np.uint64(1 << (part.bits - 1))
         if part.kind == "signed":
             word = word ^ sign
@@ -135,7 +140,8 @@ def sort_keys(x: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
             nan = word == sign if part.negative_nan else magnitude > np.uint64(part.infinity)
             word = np.where(magnitude == 0, np.uint64(0), word)
             everything = np.uint64((1 << part.bits) - 1)
-            word = np.where(word & sign != 0, ~word & everything, word | sign)
+            above = (word | sign) - np.uint64(part.negative_nan)  # -0 left a gap; the top is NaN's
+            word = np.where(word & sign != 0, ~word & everything, above)
             word = np.where(nan, everything, word)
         found.append(word)
     return found
@@ -150,6 +156,8 @@ def _load_key(b: Function, part: _Part, address: Value, wide: Type) -> Value:
     type = _word(part.bits)
     at = b.gep(I8, address, part.offset)
     word = b.load(type, at, align=1)
+    if part.lift:
+        word = b.shl(word, const(type, part.lift))
     sign = const(type, 1 << (part.bits - 1))
     if part.kind == "signed":
         word = b.xor(word, sign)
@@ -161,7 +169,10 @@ def _load_key(b: Function, part: _Part, address: Value, wide: Type) -> Value:
             nan = b.cmp("ugt", magnitude, const(type, part.infinity))
         word = b.select(b.cmp("eq", magnitude, const(type, 0)), const(type, 0), word)
         negative = b.cmp("slt", word, const(type, 0))
-        word = b.select(negative, b.not_(word), b.or_(word, sign))
+        above = b.or_(word, sign)
+        if part.negative_nan:  # -0 left a gap; the top is NaN's
+            above = b.sub(above, const(type, 1))
+        word = b.select(negative, b.not_(word), above)
         word = b.select(nan, const(type, (1 << part.bits) - 1), word)
     return word if type is wide else b.cast(word, wide, signed=False)
 

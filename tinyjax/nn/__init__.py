@@ -11,6 +11,7 @@ from tinyjax.nn.activations import hard_swish as hard_swish
 from tinyjax.nn.activations import hard_tanh as hard_tanh
 from tinyjax.nn.activations import identity as identity
 from tinyjax.nn.activations import leaky_relu as leaky_relu
+from tinyjax.nn.activations import log1mexp as log1mexp
 from tinyjax.nn.activations import log_sigmoid as log_sigmoid
 from tinyjax.nn.activations import log_softmax as log_softmax
 from tinyjax.nn.activations import logmeanexp as logmeanexp

@@ -62,7 +62,7 @@ _relu_rule.defjvp(_relu_jvp)
 def relu(x: ArrayLike) -> Array:
     """max(x, 0)."""
     n = checked("relu", x)[0]
-    return _relu_rule(finish(n)) if dtypes.is_inexact(n.dtype) else _relu(finish(n))  # type: ignore[no-any-return]
+    return _relu_rule(finish(n)) if dtypes.is_inexact(n.dtype) else _relu(finish(n))
 
 
 def relu6(x: ArrayLike) -> Array:
@@ -130,6 +130,20 @@ def log_sigmoid(x: ArrayLike) -> Array:
     """log(sigmoid(x)) = -softplus(-x)."""
     n = inexact("log_sigmoid", x)
     return finish(b.neg(lift(softplus(finish(b.neg(n))))))
+
+
+def log1mexp(x: ArrayLike) -> Array:
+    """log(1 - exp(-x)) for x > 0, accurate at both ends; NaN below 0.
+
+    Source: Maechler, "Accurately computing log(1 - exp(-|a|))" (2012).
+    """
+    n = inexact("log1mexp", x)
+    near = b.le(n, number(n, math.log(2)))
+    small = b.where(near, n, b.fill_to(number(n, 0.5), n.shape))
+    large = b.where(near, b.fill_to(number(n, 1.0), n.shape), n)
+    by_expm1 = b.log(b.neg(UOp(Op.EXPM1, (b.neg(small),))))
+    by_log1p = UOp(Op.LOG1P, (b.neg(b.exp(b.neg(large))),))
+    return finish(b.where(near, by_expm1, by_log1p))
 
 
 def tanh(x: ArrayLike) -> Array:
@@ -276,7 +290,7 @@ def log_softmax(
 def logsumexp(
     a: ArrayLike,
     axis: int | tuple[int, ...] | None = None,
-    b: ArrayLike | None = None,  # noqa: A002
+    b: ArrayLike | None = None,
     keepdims: bool = False,
     return_sign: bool = False,
     where: ArrayLike | None = None,

@@ -205,8 +205,8 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
             )
         if shape[-1] < shape[-2]:
             raise ValueError("`fan_in` must be less or equal than `fan_out`.")
-        q = lift(orthogonal(1.0, column_axis, kind)(key, (shape[-1], shape[-1])))
-        q = b.mul(b.scalar(scale, kind), b.slice_axis(q, 0, 0, shape[-2]))
+        q = lift(orthogonal(scale, column_axis, kind)(key, (shape[-1], shape[-2])))
+        q = b.permute(q, (1, 0))
         config = [((s - 1) // 2, s - 1 - (s - 1) // 2, 0) for s in shape[:-2]] + [(0, 0, 0)] * 2
         return finish(b.pad(b.reshape(q, (*(1 for _ in shape[:-2]), *q.shape)), config))
 

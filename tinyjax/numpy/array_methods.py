@@ -28,8 +28,10 @@ from tinyjax.numpy import (
     reductions,
     shaping,
     sorting,
+    ufunc_methods,
     ufuncs,
 )
+from tinyjax.numpy.promotion import no_out
 
 ACCEPTED = (Array, int, float, complex, np.ndarray, np.generic)
 REJECTED = (list, tuple, set, dict)
@@ -229,6 +231,7 @@ def method_take(
     fill_value: Any = None,
 ) -> Array:
     """Elements along an axis: see `jax.numpy.take`."""
+    no_out("take", out)
     return picking.take(
         self, indices, axis, out, mode, unique_indices, indices_are_sorted, fill_value
     )
@@ -244,11 +247,13 @@ def method_compress(
     fill_value: Any = 0,
 ) -> Array:
     """Slices where a condition holds: see `jax.numpy.compress`."""
+    no_out("compress", out)
     return picking.compress(condition, self, axis, size=size, fill_value=fill_value)
 
 
 def method_choose(self: Array, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Elementwise the choice numbered by this array."""
+    no_out("choose", out)
     return picking.choose(self, choices, out, mode)
 
 
@@ -354,6 +359,7 @@ def as_method(f: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def install(cls: type[Array]) -> None:
     """Attach operators, methods and indexing to the class."""
+    ufunc_methods.install()
     for name, (symbol, f) in BINARY.items():
         setattr(cls, f"__{name}__", defer(symbol, f))
         setattr(cls, f"__r{name}__", defer(symbol, f, swapped=True))

@@ -1,4 +1,4 @@
-"""Sequences sampled from functions: diff, gradient, trapezoid, interp, convolve, unwrap, cumulative."""
+"""Sampled functions: diff, gradient, trapezoid, interp, convolve, unwrap, cumulative sums."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tinyjax.numpy.promotion import (
     promote_dtypes,
     promote_inexact,
 )
-from tinyjax.numpy.reductions import cumprod, cumsum
+from tinyjax.numpy.reductions import cumprod, cumsum, sum_dtype
 from tinyjax.numpy.sorting import search_node
 
 
@@ -105,7 +105,8 @@ def slope(n: UOp, axis: int, spacing: UOp) -> UOp:
         return b.div(b.concat([first, inner, last], axis), h)
     if spacing.shape != (size,):
         raise ValueError(
-            "Spacing arrays must have the same length as the dimension along which the gradient is calculated."
+            "Spacing arrays must have the same length as the dimension along which the "
+            "gradient is calculated."
         )
     steps = b.cast(differences(spacing, 0), n.dtype)
 
@@ -183,7 +184,8 @@ def trapezoid(
     pairs = b.add(b.slice_axis(n, last, 1, size), b.slice_axis(n, last, 0, size - 1))
     terms = b.mul(*broadcast("trapezoid", [step, pairs]))
     total = b.sum_(terms, (terms.ndim - 1,))
-    return finish(b.mul(total, b.like(total, 0.5)))
+    out = b.mul(total, b.like(total, 0.5))
+    return finish(b.cast(out, out.dtype))
 
 
 def interp(
@@ -200,8 +202,11 @@ def interp(
     """
     if np.shape(xp) != np.shape(fp) or np.ndim(xp) != 1:
         raise ValueError("xp and fp must be one-dimensional arrays of equal size")
-    q, points = promote_inexact(checked("interp", x, xp))
-    (values,) = promote_inexact(checked("interp", fp))
+    q, points, values = checked("interp", x, xp, fp)
+    if dtypes.is_complex(values.dtype):
+        q, points = promote_inexact([q, points])
+    else:
+        q, points, values = promote_inexact([q, points, values])
     if dtypes.is_complex(q.dtype):
         raise ValueError("jnp.interp: complex x values not supported.")
     if period is not None:
@@ -253,17 +258,15 @@ def interp(
         else:
             value = b.cast(lift(choice), out.dtype)
         out = b.where(outside(q, edge), b.broadcast(value, out.shape) if value.ndim else value, out)
-    dtype = dtypes.result_type_of_pairs(
-        *((n.dtype, n.aval.weak_type) for n in (q, points, values))
-    )[0]
-    return finish(b.cast(out, dtype))
+    return finish(b.cast(out, out.dtype))
 
 
 def _correlate(
     name: str, a: ArrayLike, v: ArrayLike, mode: str, precision: Any, preferred: Any, flip: bool
 ) -> Array:
-    """Sliding dot product: a WINDOW and one DOT."""
-    p, q = promote_dtypes(checked(name, a, v))
+    """Sliding dot product: a WINDOW and one DOT. The shorter operand slides, so the result of a
+    correlation is reversed if that is the first one."""
+    p, q = promote_inexact(checked(name, a, v))
     if p.ndim != 1 or q.ndim != 1:
         raise ValueError(f"{name}() only support 1-dimensional inputs.")
     if not p.shape[0] or not q.shape[0]:
@@ -275,22 +278,15 @@ def _correlate(
     if swapped:
         p, q = q, p
     kernel = b.flip(q, (0,)) if flip else q
-    if swapped and not flip:
-        # correlate(a, v)[k] = correlate(v, a)[-k]: slide the shorter one, then reverse.
-        pass
     long, short = p.shape[0], q.shape[0]
     if mode == "full":
         lo = hi = short - 1
     elif mode == "same":
         lo, hi = short // 2, short - short // 2 - 1
-        if swapped and not flip:
-            lo, hi = hi, lo
     elif mode == "valid":
         lo = hi = 0
     else:
         raise ValueError("mode must be one of ['full', 'same', 'valid']")
-    if dtypes.is_integer(p.dtype) or p.dtype == np.bool_:
-        kernel, p = b.cast(kernel, p.dtype), p
     windows = b.window(b.pad(p, [(lo, hi, 0)]), 0, short)
     out = contraction(windows, kernel, ((1,), (0,)), dtype=dtype or p.dtype, precision=precision)
     assert out.shape[0] == long + lo + hi - short + 1
@@ -352,6 +348,7 @@ def unwrap(
     limit = half if discont is None else b.cast(checked("unwrap", discont)[0], n.dtype)
     change = b.where(b.lt(b.abs_(step), limit), zero, change)
     total = b.prefix("add", change, place)
+    n = b.cast(n, n.dtype)
     return finish(
         b.add(n, b.pad(total, [(1, 0, 0) if i == place else (0, 0, 0) for i in range(n.ndim)]))
     )
@@ -366,11 +363,14 @@ def _cumulative(
     if axis is None:
         if n.ndim > 1:
             raise ValueError(
-                f"The input array has rank {n.ndim}, however axis was not set to an explicit value. "
+                f"The input array has rank {n.ndim}, however axis was not set to an explicit "
+                "value. "
                 "The axis argument is only optional for one-dimensional arrays."
             )
         axis = 0
     place = canonical_axis(axis, n.ndim)
+    if dtype is None:
+        n = b.cast(n, sum_dtype(n.dtype), n.aval.weak_type)
     out = function(finish(n), axis=place, dtype=dtype).node
     if include:
         config = [(1, 0, 0) if i == place else (0, 0, 0) for i in range(n.ndim)]

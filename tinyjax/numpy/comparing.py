@@ -34,9 +34,10 @@ def clip(
     limits = [x for x in (min, max) if x is not None]
     if any(dtypes.is_complex(m.dtype) for m in (n, *checked("clip", *limits))):
         raise ValueError(
-            "Clip received a complex value either through the input or the min/max keywords. Complex "
-            "values have no ordering and cannot be clipped. Please convert to a real value or array "
-            "by taking the real or imaginary components via jax.numpy.real/imag respectively."
+            "Clip received a complex value either through the input or the min/max keywords. "
+            "Complex values have no ordering and cannot be clipped. Please convert to a real value "
+            "or array by taking the real or imaginary components via jax.numpy.real/imag "
+            "respectively."
         )
     if min is not None:
         n = b.max_(*broadcast("clip", promote_dtypes([n, *checked("clip", min)])))
@@ -104,6 +105,7 @@ def nan_to_num(
     (n,) = checked("nan_to_num", x)
     if not dtypes.is_inexact(n.dtype):
         return finish(n)
+    n = b.cast(n, n.dtype)
     if dtypes.is_complex(n.dtype):
         parts = [replaced(p, nan, posinf, neginf) for p in (b.real(n), b.imag(n))]
         return finish(b.complex_(*parts))
@@ -188,7 +190,7 @@ def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
 
 
 def real_if_close(a: ArrayLike, tol: float = 100) -> Array:
-    """The real part, if all imaginary parts are within `tol` epsilons of 0 (values must be known)."""
+    """The real part, if all imaginary parts are within `tol` epsilons of 0 (values known)."""
     from tinyjax.numpy.indexing import concrete
 
     (n,) = inexact_operands("real_if_close", a)

@@ -20,6 +20,7 @@ from tinyjax.numpy.promotion import (
     ArrayLike,
     canonical_axis,
     checked,
+    no_out,
     promote_dtypes,
 )
 
@@ -84,8 +85,8 @@ def mismatch(name: str, a: Any, c: Any, axis_a: int, axis_b: int, p: UOp, q: UOp
         fix = "Perhaps a should be transposed."
     return make_error(
         DotShapeError,
-        f"{name} contracts axis {axis_a} of a (size {p.shape[axis_a]}) with axis {axis_b} of b (size "
-        f"{q.shape[axis_b]})",
+        f"{name} contracts axis {axis_a} of a (size {p.shape[axis_a]}) with axis {axis_b} of b "
+        f"(size {q.shape[axis_b]})",
         rule="sizes must be equal",
         operands={
             "a": Array(p) if not isinstance(a, Array) else a,
@@ -271,6 +272,7 @@ def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
     """All products of the elements of two flattened arrays."""
+    no_out("outer", out)
     return finish(outer_node(a, b))
 
 
@@ -315,7 +317,8 @@ def tensordot(
         count = int(axes)
         if count > min(p.ndim, q.ndim):
             raise TypeError(
-                f"Number of tensordot axes (axes {count}) exceeds input ranks ({p.shape} and {q.shape})"
+                f"Number of tensordot axes (axes {count}) exceeds input ranks ({p.shape} and "
+                f"{q.shape})"
             )
         first, second = tuple(range(p.ndim - count, p.ndim)), tuple(range(count))
     elif isinstance(axes, (tuple, list)) and len(axes) == 2:
@@ -406,6 +409,7 @@ def trace(
     out: None = None,
 ) -> Array:
     """Sum of a diagonal."""
+    no_out("trace", out)
     from tinyjax.numpy.creation import diagonal
     from tinyjax.numpy.reductions import sum as sum_of
 
@@ -497,7 +501,7 @@ def path_of(
     """The order of pairwise contractions, found by NumPy on arrays without memory."""
     if len(terms) <= 2:
         return [tuple(range(len(terms)))]
-    if isinstance(optimize, (list, tuple)) and not isinstance(optimize, str):
+    if isinstance(optimize, (list, tuple)):
         return [tuple(p) for p in optimize if not isinstance(p, str)]
     labels: dict[Any, int] = {}
     for t in terms:
@@ -625,6 +629,7 @@ def einsum(
     Raises: DotShapeError where sizes of a label differ; ValueError for malformed subscripts.
     Cost: one DOT per pair. Source: Smith and Gray, opt_einsum (2018).
     """
+    no_out("einsum", out)
     terms, output, arrays = parse_einsum((subscripts, *operands))
     nodes = promote_dtypes(checked("einsum", *arrays))
     weak = all(n.aval.weak_type for n in nodes) and preferred_element_type is None

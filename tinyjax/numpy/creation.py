@@ -72,7 +72,9 @@ def array(
     Dtype: promoted from the elements; Python numbers give the 32-bit defaults (64-bit with x64).
     Raises: TypeError for elements that are not numbers, with the offending value.
     """
-    copy, order, ndmin = (*args, *(copy, order, ndmin)[len(args) :])  # once positional
+    positional: list[Any] = [copy, order, ndmin]  # once they were
+    positional[: len(args)] = args
+    copy, order, ndmin = positional
     if order not in (None, "K", "C", "A"):
         raise NotImplementedError("Only implemented for order='K'")
     node = array_node(object, dtype)

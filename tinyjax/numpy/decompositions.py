@@ -43,7 +43,7 @@ def routine(
     return finish_all(results(UOp(Op.HOST_CALL, tuple(nodes), info)))
 
 
-# --- small helpers on nodes ---------------------------------------------------------------------------
+# --- small helpers on nodes ---------------------------------------------------------------------
 
 
 def mm(x: UOp, y: UOp) -> UOp:
@@ -96,7 +96,7 @@ def real_like(dtype: Any) -> Any:
     return dtypes.to_floating_dtype(dtype)
 
 
-# --- solve, inverse, determinant ---------------------------------------------------------------------
+# --- solve, inverse, determinant ----------------------------------------------------------------
 
 
 @custom_jvp
@@ -226,7 +226,7 @@ def adjugate(a: Array) -> Array:
     return finish(b.where(wide, plain, singular))
 
 
-# --- Cholesky, QR --------------------------------------------------------------------------------------
+# --- Cholesky, QR -------------------------------------------------------------------------------
 
 
 @custom_jvp
@@ -288,7 +288,8 @@ def _qr_rule(full_matrices: bool, primals: Any, tangents: Any) -> Any:
     rows, cols = a.shape[-2:]
     if rows < cols or (full_matrices and rows != cols):
         raise NotImplementedError(
-            "The derivative of a QR decomposition exists here for matrices with at least as many rows "
+            "The derivative of a QR decomposition exists here for matrices with at least as "
+            "many rows "
             f"as columns, in reduced form; got shape {a.shape}."
         )
     q, r = qr_factors(a, full_matrices)
@@ -307,7 +308,7 @@ def _qr_rule(full_matrices: bool, primals: Any, tangents: Any) -> Any:
     return (q, r), (finish(dq), finish(dr))
 
 
-# --- eigenvalues, singular values ---------------------------------------------------------------------
+# --- eigenvalues, singular values ---------------------------------------------------------------
 
 
 def inverse_gaps(w: UOp, shape: Shape) -> UOp:
@@ -412,7 +413,10 @@ def _svd_rule(full_matrices: bool, primals: Any, tangents: Any) -> Any:
         phase = b.complex_(b.zeros(turn.aval), turn)
         du_inner = b.add(du_inner, b.where(same, row_vector(phase, shape), b.like(du_inner, 0)))
     du, dv = mm(u, du_inner), mm(v, dv_inner)
-    inv_row = lambda shape_: b.cast(row_vector(s_inv, shape_), m.dtype)
+
+    def inv_row(of: Shape) -> UOp:
+        return b.cast(row_vector(s_inv, of), m.dtype)
+
     if rows > cols:
         dav = mm(d, v)
         outside = b.sub(dav, mm(u, mm(adjoint(u), dav)))

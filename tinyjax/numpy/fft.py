@@ -110,7 +110,8 @@ def one_axis(name: str, a: ArrayLike, n: int | None, axis: Any, norm: str | None
     """A transform of one axis."""
     if isinstance(axis, (tuple, list)):
         raise ValueError(
-            f"jax.numpy.fft.{name} does not support multiple axes. Please use jax.numpy.fft.{name}n. Got axis = {axis!r}."
+            f"jax.numpy.fft.{name} does not support multiple axes. Please use "
+            f"jax.numpy.fft.{name}n. Got axis = {axis!r}."
         )
     return transform(name, a, None if n is None else [n], [axis], norm)
 

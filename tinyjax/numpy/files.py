@@ -50,7 +50,7 @@ def array_repr(
 
 
 def save(file: Any, arr: ArrayLike, allow_pickle: bool = True) -> None:
-    """Write one array to a .npy file; dtypes NumPy does not know are written as bytes with a name."""
+    """Write a .npy file; dtypes NumPy does not know are written as bytes with a name."""
     np.save(file, storable(np.asarray(arr)), allow_pickle)
 
 

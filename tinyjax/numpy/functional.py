@@ -1,4 +1,4 @@
-"""Python functions over arrays: vectorize, apply_along_axis, apply_over_axes, frompyfunc and ufuncs."""
+"""Python functions over arrays: vectorize, apply_along_axis, apply_over_axes, frompyfunc, ufunc."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def vectorize(
             cores, outs = parse_signature(signature)
             if len(cores) != len(mapped):
                 raise TypeError(
-                    f"wrong number of positional arguments: expected {len(cores)}, got {len(mapped)}"
+                    f"wrong number of positional arguments: expected {len(cores)}, got "
+                    f"{len(mapped)}"
                 )
         sizes: dict[str, int] = {}
         leads = []
@@ -259,7 +260,7 @@ class ufunc:
             )
         x = asarray(a)
         if dtype is not None:
-            x = x.astype(dtype)  # type: ignore[attr-defined]
+            x = x.astype(dtype)
         kept = x.shape
         if axis is None:
             place, n = 0, b.reshape(x.node, (x.size,))
@@ -292,7 +293,7 @@ class ufunc:
         from tinyjax.lax.control_flow import scan
 
         out_array = scan(step, first, xs)[0]
-        return finish(b.reshape(out_array.node, kept)) if keepdims else out_array  # type: ignore[no-any-return]
+        return finish(b.reshape(out_array.node, kept)) if keepdims else out_array
 
     def accumulate(self, a: ArrayLike, axis: int = 0, dtype: Any = None, out: None = None) -> Array:
         """Fold an axis, keeping every partial result."""
@@ -301,7 +302,7 @@ class ufunc:
             return self._own["accumulate"](a, axis, dtype)  # type: ignore[no-any-return]
         x = asarray(a)
         if dtype is not None:
-            x = x.astype(dtype)  # type: ignore[attr-defined]
+            x = x.astype(dtype)
         place = canonical_axis(axis, x.ndim)
         n = b.moveaxis(x.node, place, 0)
         if not n.shape[0]:
@@ -321,7 +322,7 @@ class ufunc:
     def at(
         self, a: ArrayLike, indices: Any, b: ArrayLike | None = None, /, *, inplace: bool = True
     ) -> Array:
-        """`a` with the function applied at indices, once per occurrence. `inplace` must be False."""
+        """`a` with the function applied at indices, once per occurrence; `inplace` is False."""
         if inplace:
             raise NotImplementedError(
                 "JAX arrays are immutable: pass inplace=False to get the updated array."
@@ -330,6 +331,8 @@ class ufunc:
         if self.nin == 1:
             return x.at[indices].apply(self._call)  # type: ignore[no-any-return]
         self._binary("at")
+        if self._own["at"] is not None:
+            return self._own["at"](x, indices, b)  # type: ignore[no-any-return]
         if b is None:
             raise ValueError("ufunc.at of a binary function needs a second operand")
         where: Any = asarray(indices) if not isinstance(indices, tuple) else indices
@@ -339,11 +342,11 @@ class ufunc:
         from tinyjax.lax.control_flow import fori_loop
 
         flat_where: Any = where.reshape(-1)
-        flat_values: Any = values.reshape(where.size, *x.shape[1:])  # type: ignore[attr-defined]
+        flat_values: Any = values.reshape(where.size, *x.shape[1:])
 
         def step(i: Any, c: Any) -> Any:
             k = flat_where[i]
-            return c.at[k].set(asarray(self._call(c[k], flat_values[i])).astype(c.dtype))  # type: ignore[attr-defined]
+            return c.at[k].set(asarray(self._call(c[k], flat_values[i])).astype(c.dtype))
 
         return fori_loop(0, int(where.size), step, x)  # type: ignore[no-any-return]
 

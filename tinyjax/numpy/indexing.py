@@ -1,8 +1,8 @@
-"""Reading with `x[...]` and writing with `x.at[...]`: NumPy's index rules as movement, gather, scatter.
+"""`x[...]` and `x.at[...]`: NumPy's index rules as movement, gather and scatter.
 
 An index is parsed into one entry per axis. What is static becomes SLICE, FLIP and RESHAPE when read
 and DYNAMIC_UPDATE (or PAD and WHERE, for strides) when written; one position known only at run time
-becomes DYNAMIC_SLICE; index arrays become one GATHER or SCATTER, whose windows cover the other axes.
+becomes DYNAMIC_SLICE; index arrays become one GATHER or SCATTER; its windows cover the other axes.
 
 Out of bounds, as in JAX: reads are clamped, writes are dropped, unless `mode` says otherwise. A
 Python integer that is out of range is an error, because it is known to be a mistake; passing a mode
@@ -32,6 +32,7 @@ from tinyjax.core.infos import GatherInfo, ScatterInfo
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, is_array_like, lift
+from tinyjax.interpreters.trace import values_of
 from tinyjax.numpy.promotion import ArrayLike, checked
 
 INT64 = np.dtype(np.int64)
@@ -439,7 +440,7 @@ def static_shape(entries: Sequence[Entry]) -> tuple[int, ...]:
 
 
 def take_slices(x: UOp, entries: Sequence[Entry], sizes: dict[int, int]) -> UOp:
-    """SLICE and FLIP of the axes that slices and integers restrict. `sizes` gives those cut already."""
+    """SLICE and FLIP of the axes that slices and integers restrict, but not of those in `sizes`."""
     starts, stops, steps, flipped = [], [], [], []
     by_axis = {e.axis: e for e in entries if not isinstance(e, New)}
     for axis, size in enumerate(x.shape):
@@ -654,6 +655,8 @@ def scatter_node(
     if 0 in value.shape or any(target.shape[axis] == 0 for axis, _ in plan.columns):
         return x
     vectors, start_map = index_vectors(plan, target)
+    if kind == "mul" and not unique_indices:
+        unique_indices = known_unique(vectors, target.shape, start_map, how)
     info = ScatterInfo(
         kind,
         update_window_dims=plan.window_places,
@@ -664,6 +667,21 @@ def scatter_node(
         unique_indices=unique_indices,
     )
     return b.reshape(scatter_any(target, vectors, value, info), shape)
+
+
+def known_unique(
+    vectors: UOp, shape: tuple[int, ...], start_map: tuple[int, ...], how: str
+) -> bool:
+    """Whether index vectors whose values are known differ from each other.
+
+    Asked for products only: their derivative exists for different places.
+    """
+    if vectors.free or vectors.effects or vectors.aval.size > 2**20 or how == "clip":
+        return False
+    rows = np.reshape(values_of([vectors])[0], (-1, len(start_map)))
+    inside = np.all((rows >= 0) & (rows < np.take(shape, start_map)), axis=1)
+    rows = rows[inside]
+    return len(np.unique(rows, axis=0)) == len(rows)
 
 
 def scatter_any(x: UOp, vectors: UOp, value: UOp, info: ScatterInfo) -> UOp:
@@ -678,7 +696,7 @@ def scatter_any(x: UOp, vectors: UOp, value: UOp, info: ScatterInfo) -> UOp:
 
 
 def write_static(x: UOp, entries: Sequence[Entry], value: UOp, kind: str, how: str) -> UOp:
-    """A write whose place is known: DYNAMIC_UPDATE at constant starts, or PAD and WHERE if strided."""
+    """A write to a known place: DYNAMIC_UPDATE at constant starts, or PAD and WHERE if strided."""
     value = fit_update(value, static_shape(entries))
     by_axis = [e for e in entries if not isinstance(e, New)]
     outside = [e for e in by_axis if isinstance(e, Fixed) and not 0 <= e.position < x.shape[e.axis]]
@@ -695,7 +713,7 @@ def write_static(x: UOp, entries: Sequence[Entry], value: UOp, kind: str, how: s
         if isinstance(e, Fixed):
             starts.append(min(max(e.position, 0), x.shape[e.axis] - 1))
             steps.append(1)
-        else:
+        elif isinstance(e, Taken):
             last = e.start + (e.count - 1) * e.step
             starts.append(min(e.start, last))
             steps.append(abs(e.step) if e.count > 1 else 1)
@@ -714,7 +732,7 @@ def write_static(x: UOp, entries: Sequence[Entry], value: UOp, kind: str, how: s
 def masked_update(x: UOp, index: Any, value: UOp, kind: str) -> UOp | None:
     """`x.at[mask]` with one value for all, or one per element of x, as WHERE; None otherwise.
 
-    The mask may be traced, and may stand among full slices: the result's size does not depend on it.
+    The mask may be traced, and may stand among full slices: no size depends on its values.
     """
     found = lone_mask(x, index)
     if found is None:
@@ -724,8 +742,8 @@ def masked_update(x: UOp, index: Any, value: UOp, kind: str) -> UOp | None:
     expected = x.shape[axis : axis + rank]
     if mask.shape != expected:
         raise JAXIndexError(
-            f"boolean index did not match shape of indexed array in index {axis}: got {mask.shape}, "
-            f"expected {list(expected)}"
+            f"boolean index did not match shape of indexed array in index {axis}: got "
+            f"{mask.shape}, expected {list(expected)}"
         )
     rest = x.shape[:axis] + (1,) + x.shape[axis + rank :]
     whole = value.shape == x.shape
@@ -922,9 +940,7 @@ class IndexUpdateRef:
 
         return divide(
             self.array,
-            self._ones()
-            .at[self.index]
-            .multiply(
+            IndexUpdateRef(self._ones(), self.index).multiply(
                 values,
                 indices_are_sorted=indices_are_sorted,
                 unique_indices=unique_indices,
@@ -948,9 +964,7 @@ class IndexUpdateRef:
 
         return power(
             self.array,
-            self._ones()
-            .at[self.index]
-            .multiply(
+            IndexUpdateRef(self._ones(), self.index).multiply(
                 values,
                 indices_are_sorted=indices_are_sorted,
                 unique_indices=unique_indices,
@@ -1008,7 +1022,7 @@ class IndexUpdateRef:
         """
         x = self.array
         hits = finish(b.zeros(x.aval.update(dtype=b.INT32, weak_type=False)))
-        count = hits.at[self.index].add(
+        count = IndexUpdateRef(hits, self.index).add(
             1,
             indices_are_sorted=indices_are_sorted,
             unique_indices=unique_indices,

@@ -82,7 +82,7 @@ def hermitian_part(n: UOp) -> UOp:
     return b.mul(b.add(n, d.adjoint(n)), b.like(n, 0.5))
 
 
-# --- factorisations -----------------------------------------------------------------------------------
+# --- factorisations -----------------------------------------------------------------------------
 
 
 def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
@@ -93,7 +93,7 @@ def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True
     elif upper:
         n = d.adjoint(n)
     low = d.cholesky_lower(finish(n))
-    return finish(d.adjoint(low.node)) if upper else low  # type: ignore[no-any-return]
+    return finish(d.adjoint(low.node)) if upper else low
 
 
 def qr(a: ArrayLike, mode: str = "reduced") -> Any:
@@ -180,7 +180,7 @@ def eigvals(a: ArrayLike) -> Array:
     return eig(a).eigenvalues
 
 
-# --- solving ------------------------------------------------------------------------------------------
+# --- solving ------------------------------------------------------------------------------------
 
 
 def inv(a: ArrayLike) -> Array:
@@ -199,13 +199,15 @@ def solve_node(a: ArrayLike, rhs: ArrayLike) -> UOp:
     p, q = b.cast(p, p.dtype), b.cast(q, q.dtype)
     if p.ndim < 2 or p.shape[-1] != p.shape[-2]:
         raise ValueError(
-            f"The arguments to solve must have shapes a=[..., m, m] and b=[..., m, k] or b=[..., m]; "
+            "The arguments to solve must have shapes a=[..., m, m] and b=[..., m, k] or "
+            "b=[..., m]; "
             f"got a={p.shape} and b={q.shape}"
         )
     vector = q.ndim == 1
     if not q.ndim or q.shape[0 if vector else -2] != p.shape[-1]:
         raise ValueError(
-            f"The arguments to solve must have shapes a=[..., m, m] and b=[..., m, k] or b=[..., m]; "
+            "The arguments to solve must have shapes a=[..., m, m] and b=[..., m, k] or "
+            "b=[..., m]; "
             f"got a={p.shape} and b={q.shape}"
         )
     if vector:
@@ -248,7 +250,8 @@ def slogdet(a: ArrayLike, *, method: str | None = None) -> SlogdetResult:
     """Sign (or phase) and logarithm of the absolute determinant."""
     if method not in (None, "lu", "qr"):
         raise ValueError(
-            f"Unknown slogdet method '{method}'. Supported methods are 'lu' (the default), and 'qr'."
+            f"Unknown slogdet method '{method}'. Supported methods are 'lu' (the default), "
+            "and 'qr'."
         )
     return SlogdetResult(*d.sign_and_logdet(finish(matrices("slogdet", a, square=True))))
 
@@ -456,7 +459,7 @@ def cond(x: ArrayLike, p: Any = None) -> Array:
     return finish(b.where(b.and_(b.ne(out, out), b.not_(bad)), b.like(out, np.inf), out))
 
 
-# --- norms --------------------------------------------------------------------------------------------
+# --- norms --------------------------------------------------------------------------------------
 
 
 def square_of(n: UOp) -> UOp:
@@ -539,7 +542,8 @@ def norm(
         out = matrix_norm_node(n, (axes[0], axes[1]), ord)
     else:
         raise ValueError(
-            f"Improper number of axes for norm: axis={axes}. Pass one axis to compute a vector-norm, or two axes to compute a matrix-norm."
+            f"Improper number of axes for norm: axis={axes}. Pass one axis to compute a "
+            "vector-norm, or two axes to compute a matrix-norm."
         )
     if keepdims:
         out = b.reshape(out, tuple(1 if i in axes else s for i, s in enumerate(shape)))
@@ -568,7 +572,7 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Any = "fro") ->
     return norm(x, ord, (-2, -1), keepdims)
 
 
-# --- array API forms ----------------------------------------------------------------------------------
+# --- array API forms ----------------------------------------------------------------------------
 
 
 def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:

@@ -33,6 +33,7 @@ from tinyjax.numpy.promotion import (
     broadcast_shapes_of,
     canonical_axis,
     checked,
+    no_out,
     promote_dtypes,
 )
 from tinyjax.numpy.shaping import resize, sequence, tile_node
@@ -91,7 +92,8 @@ def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) ->
         if known is None:
             raise ConcretizationTypeError(
                 Array(mask),
-                "  The size argument of jnp.nonzero must be statically specified to use jnp.nonzero "
+                "  The size argument of jnp.nonzero must be statically specified to use "
+                "jnp.nonzero "
                 "within JAX transformations.",
             )
         return tuple(finish(lift(p.astype(dtype))) for p in np.nonzero(known))
@@ -162,6 +164,7 @@ def take(
     `mode`: "fill" (default: NaN out of bounds; the least integer, or the largest unsigned one),
     "clip" (no negative positions), or "wrap".
     """
+    no_out("take", out)
     x, i = checked("take", a, indices)
     if axis is None:
         x, axis = b.reshape(x, (x.aval.size,)), 0
@@ -382,6 +385,7 @@ def compress(
     out: None = None,
 ) -> Array:
     """Slices of an axis where a condition holds; `size` fixes their number (under jit)."""
+    no_out("compress", out)
     c, x = checked("compress", condition, a)
     if c.ndim != 1:
         raise ValueError("condition must be a 1D array")
@@ -407,6 +411,7 @@ def extract(
 
 def choose(a: ArrayLike, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Elementwise the choice numbered by `a`."""
+    no_out("choose", out)
 
     (i,) = checked("choose", a)
     nodes = promote_dtypes(sequence("choose", choices))
@@ -485,6 +490,8 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
     """Positions along each axis of flat positions; out of range is clamped."""
 
     (i,) = checked("unravel_index", indices)
+    weak = i.aval.weak_type
+    given = i.dtype if dtypes.is_integer(i.dtype) else dtypes.default_int_dtype()
     sizes = canonical_shape(shape)
     total = int(np.prod(sizes, dtype=np.int64))
     if i.dtype == np.bool_ or dtypes.bit_width(i.dtype) < 32:
@@ -498,7 +505,7 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
     i = b.cast(i, i.dtype)
     out: list[Array] = []
     for s in sizes[::-1]:
-        out.insert(0, finish(UOp(Op.REM, (i, b.like(i, s)))))
+        out.insert(0, finish(b.cast(UOp(Op.REM, (i, b.like(i, s))), given, weak)))
         i = UOp(Op.DIV, (i, b.like(i, s)))
     return tuple(out)
 
@@ -511,12 +518,18 @@ def ravel_multi_index(
     *,
     dtype: Any = None,
 ) -> Array:
-    """Flat positions of positions along each axis. `mode`: raise (values must be known), wrap, clip."""
+    """Flat positions of positions along each axis. `mode`: raise (values known), wrap, clip."""
     nodes = checked("ravel_multi_index", *multi_index)
     sizes = tuple(int(s) for s in dims)
-    kind = dtypes.default_int_dtype()
-    if dtype is not None:
+    if dtype is None:
+        kind = dtypes.result_type_of_pairs(*((n.dtype, n.aval.weak_type) for n in nodes))[0]
+    else:
         kind = dtypes.user_dtype(dtype, "ravel_multi_index")
+    if int(np.prod(sizes, dtype=np.int64)) - 1 > int(dtypes.iinfo(kind).max):
+        raise ValueError(
+            f"jnp.ravel_multi_index: dtype={kind!r} not large enough to hold flattened index for "
+            f"dims={sizes}. Use the dtype argument to pass a suitable dtype."
+        )
     if len(nodes) != len(sizes):
         raise ValueError(f"len(multi_index)={len(nodes)} != len(dims)={len(sizes)}")
     if any(not dtypes.is_integer(n.dtype) for n in nodes):

@@ -24,6 +24,7 @@ UNROLL_LIMIT = 64
 def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """Value of a polynomial, by Horner's rule."""
     coefficients, points = promote_dtypes(checked("polyval", p, x))
+    coefficients, points = (b.cast(n, n.dtype) for n in (coefficients, points))
     if coefficients.ndim < 1:
         raise ValueError("polyval: p must have at least one dimension")
     count = coefficients.shape[0]
@@ -155,7 +156,7 @@ def polyint(p: ArrayLike, m: int = 1, k: ArrayLike | None = None) -> Array:
 
 
 def poly(seq_of_zeros: ArrayLike) -> Array:
-    """Coefficients of the polynomial with these roots, or of a matrix's characteristic polynomial."""
+    """Coefficients of the polynomial with these roots, or characteristic polynomial."""
     (n,) = promote_inexact(checked("poly", seq_of_zeros))
     if n.ndim == 2:
         from tinyjax.numpy.linalg import eigvals
@@ -218,7 +219,7 @@ def polyfit(
     w: ArrayLike | None = None,
     cov: bool | str = False,
 ) -> Any:
-    """Least-squares polynomial of degree `deg` (with residuals and ranks, or covariance, if asked)."""
+    """Least-squares polynomial of degree `deg`, with residuals or covariance if asked."""
     from tinyjax.numpy.creation import vander
     from tinyjax.numpy.linalg import inv, lstsq
 

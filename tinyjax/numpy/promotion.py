@@ -24,11 +24,18 @@ def checked(name: str, *args: Any) -> list[UOp]:
     for position, a in enumerate(args):
         if not is_array_like(a):
             raise TypeError(
-                f"{name} requires ndarray or scalar arguments, got {type(a)} at position {position}."
+                f"{name} requires ndarray or scalar arguments, got {type(a)} at position "
+                f"{position}."
                 + (" Convert it with jnp.asarray." if isinstance(a, (list, tuple)) else "")
             )
         nodes.append(lift(a))
     return nodes
+
+
+def no_out(name: str, out: Any) -> None:
+    """Arrays do not change, so there is nothing to write to."""
+    if out is not None:
+        raise NotImplementedError(f"The 'out' argument to jnp.{name} is not supported.")
 
 
 def promote_dtypes(nodes: list[UOp]) -> list[UOp]:

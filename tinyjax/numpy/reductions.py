@@ -1,4 +1,4 @@
-"""Reductions: sum, mean, max, ... over axes, with `where`, `initial`, `keepdims` and dtypes as JAX."""
+"""Reductions: sum, mean, max, ... over axes, with `where`, `initial`, `keepdims` as in JAX."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tinyjax.numpy.promotion import (
     canonical_axes,
     canonical_axis,
     checked,
+    no_out,
     promote_inexact,
 )
 from tinyjax.numpy.ufuncs import truth
@@ -91,7 +92,8 @@ def fold(
     if dtype is not None:
         n = b.cast(n, dtypes.user_dtype(dtype, name))
     elif widen:
-        n = b.cast(n, sum_dtype(n.dtype), n.aval.weak_type)
+        n = b.cast(n, sum_dtype(n.dtype))
+    n = b.cast(n, n.dtype)  # a reduction's result is never weakly typed
     if needs_identity:
         if where is not None and initial is None:
             raise ValueError(
@@ -127,6 +129,7 @@ def sum(
 
     Accuracy: several accumulators and pairwise combination; float16/bfloat16 accumulate in float32.
     """
+    no_out("sum", out)
     return fold("sum", "add", a, axis, keepdims, initial, where, dtype, widen=promote_integers)
 
 
@@ -141,6 +144,7 @@ def prod(
     promote_integers: bool = True,
 ) -> Array:
     """Product over axes."""
+    no_out("prod", out)
     return fold("prod", "mul", a, axis, keepdims, initial, where, dtype, widen=promote_integers)
 
 
@@ -153,6 +157,7 @@ def max(
     where: ArrayLike | None = None,
 ) -> Array:
     """Largest element; NaN wins. The gradient is shared between ties."""
+    no_out("max", out)
     return fold("max", "max", a, axis, keepdims, initial, where, needs_identity=True)
 
 
@@ -165,6 +170,7 @@ def min(
     where: ArrayLike | None = None,
 ) -> Array:
     """Smallest element; NaN wins. The gradient is shared between ties."""
+    no_out("min", out)
     return fold("min", "min", a, axis, keepdims, initial, where, needs_identity=True)
 
 
@@ -180,6 +186,7 @@ def all(
     where: ArrayLike | None = None,
 ) -> Array:
     """Whether all elements are true."""
+    no_out("all", out)
     (n,) = checked("all", a)
     return fold("all", "and", finish(truth(n)), axis, keepdims, None, where)
 
@@ -193,6 +200,7 @@ def any(
     where: ArrayLike | None = None,
 ) -> Array:
     """Whether any element is true."""
+    no_out("any", out)
     (n,) = checked("any", a)
     return fold("any", "or", finish(truth(n)), axis, keepdims, None, where)
 
@@ -226,7 +234,8 @@ def floating_operand(name: str, a: ArrayLike, dtype: Any) -> UOp:
     nodes = checked(name, a)
     if dtype is not None:
         return b.cast(nodes[0], dtypes.user_dtype(dtype, name))
-    return promote_inexact(nodes)[0]
+    (n,) = promote_inexact(nodes)
+    return b.cast(n, n.dtype)
 
 
 def mean(
@@ -239,6 +248,7 @@ def mean(
     where: ArrayLike | None = None,
 ) -> Array:
     """Arithmetic mean; integers become floating."""
+    no_out("mean", out)
     n = floating_operand("mean", a, dtype)
     axes = canonical_axes(axis, n.ndim)
     return finish(keep(mean_node(n, axes, where), axes, n.shape, keepdims))
@@ -260,7 +270,7 @@ def average(
         axes = canonical_axes(axis, n.ndim)
         count = float(np.prod([n.shape[i] for i in axes]))
         return out, finish(b.full(out.shape, b.scalar(count, out.dtype)))
-    n, w = promote_inexact(checked("average", a, weights))
+    n, w = (b.cast(k, k.dtype) for k in promote_inexact(checked("average", a, weights)))
     axes = canonical_axes(axis, n.ndim)
     if w.shape != n.shape:
         if axis is None:
@@ -315,6 +325,7 @@ def var(
     correction: int | float | None = None,
 ) -> Array:
     """Variance with `ddof` degrees of freedom taken off."""
+    no_out("var", out)
     n = floating_operand("var", a, dtype)
     axes = canonical_axes(axis, n.ndim)
     given = None
@@ -340,6 +351,7 @@ def std(
     correction: int | float | None = None,
 ) -> Array:
     """Standard deviation."""
+    no_out("std", out)
     return finish(
         b.sqrt(
             var(
@@ -351,6 +363,7 @@ def std(
 
 def ptp(a: ArrayLike, axis: Axis = None, out: None = None, keepdims: bool = False) -> Array:
     """Largest minus smallest."""
+    no_out("ptp", out)
     return finish(b.sub(max(a, axis, keepdims=keepdims).node, min(a, axis, keepdims=keepdims).node))
 
 
@@ -371,6 +384,7 @@ def nansum(
     where: Any = None,
 ) -> Array:
     """Sum, NaN counted as 0."""
+    no_out("nansum", out)
     return sum(finish(nan_as("nansum", a, 0)[0]), axis, dtype, None, keepdims, initial, where)
 
 
@@ -384,6 +398,7 @@ def nanprod(
     where: Any = None,
 ) -> Array:
     """Product, NaN counted as 1."""
+    no_out("nanprod", out)
     return prod(finish(nan_as("nanprod", a, 1)[0]), axis, dtype, None, keepdims, initial, where)
 
 
@@ -411,6 +426,7 @@ def nanmax(
     where: Any = None,
 ) -> Array:
     """Largest element, NaN ignored."""
+    no_out("nanmax", out)
     return _nan_extreme("nanmax", "max", a, axis, keepdims, initial, where)
 
 
@@ -423,6 +439,7 @@ def nanmin(
     where: Any = None,
 ) -> Array:
     """Smallest element, NaN ignored."""
+    no_out("nanmin", out)
     return _nan_extreme("nanmin", "min", a, axis, keepdims, initial, where)
 
 
@@ -435,6 +452,7 @@ def nanmean(
     where: Any = None,
 ) -> Array:
     """Mean, NaN ignored."""
+    no_out("nanmean", out)
     n = floating_operand("nanmean", a, dtype)
     good = b.eq(n, n)
     if where is not None:
@@ -453,6 +471,7 @@ def nanvar(
     mean: ArrayLike | None = None,
 ) -> Array:
     """Variance, NaN ignored."""
+    no_out("nanvar", out)
     n = floating_operand("nanvar", a, dtype)
     good = b.eq(n, n)
     if where is not None:
@@ -478,6 +497,7 @@ def nanstd(
     mean: ArrayLike | None = None,
 ) -> Array:
     """Standard deviation, NaN ignored."""
+    no_out("nanstd", out)
     return finish(b.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where, mean).node))
 
 
@@ -505,6 +525,7 @@ def argmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
     """Index of the (first) largest element; NaN counts as largest."""
+    no_out("argmax", out)
     return _arg("argmax", "max", a, axis, keepdims)
 
 
@@ -512,6 +533,7 @@ def argmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
     """Index of the (first) smallest element; NaN counts as smallest."""
+    no_out("argmin", out)
     return _arg("argmin", "min", a, axis, keepdims)
 
 
@@ -528,6 +550,7 @@ def nanargmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
     """argmax, NaN ignored; -1 where all are NaN."""
+    no_out("nanargmax", out)
     return _nan_arg("nanargmax", "max", a, axis, keepdims)
 
 
@@ -535,6 +558,7 @@ def nanargmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool | None = None
 ) -> Array:
     """argmin, NaN ignored; -1 where all are NaN."""
+    no_out("nanargmin", out)
     return _nan_arg("nanargmin", "min", a, axis, keepdims)
 
 
@@ -549,27 +573,32 @@ def _cumulative(
     if dtype is not None:
         n = b.cast(n, dtypes.user_dtype(dtype, name))
     elif widen:
-        n = b.cast(n, sum_dtype(n.dtype), n.aval.weak_type)
+        n = b.cast(n, sum_dtype(n.dtype) if n.dtype == np.bool_ else n.dtype)
+    n = b.cast(n, n.dtype)
     return finish(b.prefix(kind, n, position))
 
 
 def cumsum(a: ArrayLike, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Cumulative sum."""
+    no_out("cumsum", out)
     return _cumulative("cumsum", "add", a, axis, dtype, True)
 
 
 def cumprod(a: ArrayLike, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Cumulative product."""
+    no_out("cumprod", out)
     return _cumulative("cumprod", "mul", a, axis, dtype, True)
 
 
 def nancumsum(a: ArrayLike, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Cumulative sum, NaN counted as 0."""
+    no_out("nancumsum", out)
     return cumsum(finish(nan_as("nancumsum", a, 0)[0]), axis, dtype)
 
 
 def nancumprod(a: ArrayLike, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Cumulative product, NaN counted as 1."""
+    no_out("nancumprod", out)
     return cumprod(finish(nan_as("nancumprod", a, 1)[0]), axis, dtype)
 
 

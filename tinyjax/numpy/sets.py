@@ -106,7 +106,8 @@ def unique(
         if known is None:
             raise ConcretizationTypeError(
                 Array(n),
-                "  The error arose in jnp.unique(): the number of results depends on values. To make "
+                "  The error arose in jnp.unique(): the number of results depends on values. "
+                "To make "
                 "jnp.unique() compatible with JIT and other transforms, you can specify a concrete "
                 "value for the size argument, which will determine the output size.",
             )
@@ -166,7 +167,8 @@ def empty_unique(
     total = size or 0
     if total and fill_value is None:
         raise ValueError(
-            "jnp.unique(): for zero-sized input with nonzero size argument, fill_value must be specified"
+            "jnp.unique(): for zero-sized input with nonzero size argument, fill_value must "
+            "be specified"
         )
     fill = b.cast(lift(0 if fill_value is None else fill_value), n.dtype)
     values = b.full((total, *rows.shape[1:]), fill)

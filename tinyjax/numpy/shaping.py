@@ -1,4 +1,4 @@
-"""Shapes: reshape, transpose, join, split, repeat, roll, and other functions that only move elements."""
+"""Shapes: reshape, transpose, join, split, repeat, roll, and others that only move elements."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tinyjax.numpy.promotion import (
     canonical_axes,
     canonical_axis,
     checked,
+    no_out,
     promote_dtypes,
 )
 
@@ -337,6 +338,7 @@ def concat(arrays: Sequence[ArrayLike], /, *, axis: int | None = 0) -> Array:
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Array:
     """Arrays of one shape joined along a new axis."""
+    no_out("stack", out)
     nodes = sequence("stack", arrays)
     if not nodes:
         raise ValueError("Need at least one array to stack.")
@@ -640,7 +642,8 @@ def roll(a: ArrayLike, shift: Any, axis: Axis = None) -> Array:
             axes = axes * len(shifts)
         else:
             raise ValueError(
-                f"shift and axis must be scalars or of equal length, got {len(shifts)} and {len(axes)}"
+                f"shift and axis must be scalars or of equal length, got {len(shifts)} and "
+                f"{len(axes)}"
             )
     for s, at in zip(shifts, axes, strict=True):
         n = roll_one(n, s, canonical_axis(at, n.ndim))
@@ -712,8 +715,7 @@ def pad(array: ArrayLike, pad_width: Any, mode: Any = "constant", **kwargs: Any)
     (n,) = checked("pad", array)
     widths = pad_widths(pad_width, n.ndim)
     if any_negative := [w for w in widths if min(w) < 0]:
-        if mode != "constant":
-            raise ValueError(f"index can't contain negative values, got {any_negative[0]}")
+        raise ValueError(f"index can't contain negative values, got {any_negative[0]}")
     if callable(mode):
         return pad_by_function(n, widths, mode, kwargs)
     if mode not in PAD_OPTIONS:
@@ -830,9 +832,13 @@ def pad_ramp(n: UOp, axis: int, lo: int, hi: int, end_values: Any) -> UOp:
     def ramp(outer: UOp, inner: UOp, count: int) -> UOp:
         edge = b.squeeze(inner, (axis,))
         made = linspace(
-            finish(b.fill_to(outer, edge.shape)), finish(edge), count, endpoint=False, dtype=n.dtype,
+            finish(b.fill_to(outer, edge.shape)),
+            finish(edge),
+            count,
+            endpoint=False,
+            dtype=n.dtype,
             axis=axis,
-        ).node  # fmt: skip
+        ).node
         return b.cast_like(made, n.aval)
 
     parts = [n]
@@ -890,7 +896,7 @@ def pad_by_function(n: UOp, widths: PadWidths, function: Any, kwargs: dict[str, 
 def delete(
     arr: ArrayLike, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False
 ) -> Array:
-    """Without the elements at these positions: an int (may be traced), a slice, indices or a mask."""
+    """Without the elements at these positions: an int, a slice, indices or a mask."""
     from tinyjax.numpy.indexing import concrete, gather_node
 
     (n,) = checked("delete", arr)

@@ -1,4 +1,4 @@
-"""Order: sort, argsort, lexsort, partition, searchsorted. All are SORT, or a binary search by GATHER.
+"""Order: sort, argsort, lexsort, partition, searchsorted: SORT, or a binary search by GATHER.
 
 NaN comes last and -0.0 equals 0.0; sorts are stable.
 """
@@ -166,9 +166,9 @@ def searchsorted(
     *,
     method: str = "scan",
 ) -> Array:
-    """Where `v` would be inserted in the sorted vector `a`: before equal elements, or after ("right").
+    """Where `v` would be inserted in the sorted vector `a`: before equal elements, or after them.
 
-    `method` is accepted for compatibility: a short `a` is compared with at once, a long one searched.
+    `method` is accepted for compatibility: a short `a` is compared with, a long one searched.
     Cost: log2(len(a)) gathers.
     """
     if side not in ("left", "right"):
@@ -177,7 +177,8 @@ def searchsorted(
         )
     if method not in ("scan", "scan_unrolled", "sort", "compare_all"):
         raise ValueError(
-            f"{method!r} is an invalid value for keyword 'method'. Expected one of ['sort', 'scan', "
+            f"{method!r} is an invalid value for keyword 'method'. Expected one of ['sort', "
+            "'scan', "
             "'scan_unrolled', 'compare_all']."
         )
     values, query = checked("searchsorted", a, v)

@@ -21,13 +21,14 @@ from tinyjax.numpy.promotion import (
     canonical_axes,
     checked,
     inexact_operands,
+    no_out,
     promote_dtypes,
     promote_inexact,
 )
 from tinyjax.numpy.sorting import search_node
 
 Axis = int | Sequence[int] | None
-METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
+METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 
 def at_position(n: UOp, positions: UOp) -> UOp:
@@ -40,7 +41,26 @@ def at_position(n: UOp, positions: UOp) -> UOp:
     return b.permute(picked, (lead, *range(lead)))
 
 
-def quantile_node(n: UOp, q: UOp, axis: Axis, method: str, keepdims: bool, skip_nan: bool) -> UOp:
+def weights_like(w: UOp, n: UOp, axes: tuple[int, ...]) -> UOp:
+    """Weights in the shape of `n`: given so, or along the one axis."""
+    if w.shape == n.shape:
+        return w
+    if len(axes) != 1 or w.shape != (n.shape[axes[0]],):
+        raise ValueError(
+            f"weights of shape {w.shape} need the shape {n.shape} of a, or one axis and its size"
+        )
+    return b.expand(w, n.shape, axes)
+
+
+def quantile_node(
+    n: UOp,
+    q: UOp,
+    axis: Axis,
+    method: str,
+    keepdims: bool,
+    skip_nan: bool,
+    weights: UOp | None = None,
+) -> UOp:
     """Quantiles of an inexact real node over axes; axes of q come first."""
     if method not in METHODS:
         raise ValueError("method can only be 'linear', 'lower', 'higher', 'midpoint', or 'nearest'")
@@ -57,7 +77,12 @@ def quantile_node(n: UOp, q: UOp, axis: Axis, method: str, keepdims: bool, skip_
     if not skip_nan:  # one NaN makes its whole row NaN
         clean = b.reduce("and", good, (last,))
         flat = b.where(b.expand(clean, flat.shape, tuple(range(last))), flat, nan)
-    (ordered,) = b.sort([flat], last)
+    if weights is None:
+        (ordered,) = b.sort([flat], last)
+    else:
+        spread = weights_like(weights, n, axes)
+        spread = b.reshape(b.permute(spread, (*rest, *axes)), flat.shape)
+        ordered, spread = b.sort([flat, b.where(good, spread, b.like(spread, 0))], last)
     levels = q.shape[0] if q.ndim else 1
     shape = (levels, *lead)
     q_wide = b.expand(b.reshape(q, (levels,)), shape, (0,))
@@ -69,6 +94,22 @@ def quantile_node(n: UOp, q: UOp, axis: Axis, method: str, keepdims: bool, skip_
     else:
         limit = b.fill_to(b.like(q, count - 1), shape)
         place = b.mul(q_wide, limit)
+    if method == "inverted_cdf":
+        # The first element at which the share of the weights reaches q.
+        one = b.like(place, 1)
+        if weights is None:
+            place = b.sub(UOp(Op.CEIL, (b.mul(q_wide, b.add(limit, one)),)), one)
+        else:
+            total = b.prefix("add", spread, last)
+            whole = b.slice_axis(total, last, count - 1, count)
+            share = b.div(total, b.expand(whole, total.shape, tuple(range(total.ndim))))
+            share = b.where(b.eq(share, b.like(share, 0)), b.like(share, -1), share)
+            wide = (levels, *lead, count)
+            below = b.lt(
+                b.expand(share, wide, tuple(range(1, last + 2))),
+                b.cast(b.expand(q_wide, wide, tuple(range(last + 1))), share.dtype),
+            )
+            place = b.sum_(b.cast(below, place.dtype), (last + 1,))
     low, high = UOp(Op.FLOOR, (place,)), UOp(Op.CEIL, (place,))
     weight = b.sub(place, low)
     zero = b.like(low, 0)
@@ -80,7 +121,7 @@ def quantile_node(n: UOp, q: UOp, axis: Axis, method: str, keepdims: bool, skip_
         share = b.cast(weight, n.dtype)
         one = b.like(share, 1)
         out = b.add(b.mul(lower, b.sub(one, share)), b.mul(upper, share))
-    elif method == "lower":
+    elif method in ("lower", "inverted_cdf"):
         out = lower
     elif method == "higher":
         out = upper
@@ -108,8 +149,10 @@ def _quantile(
     scale: float = 1.0,
     weights: Any = None,
 ) -> Array:
-    if weights is not None:
-        raise NotImplementedError(f"{name} with weights is not supported; repeat the elements.")
+    if weights is not None and method != "inverted_cdf":
+        raise NotImplementedError(
+            f"{method} doesn't support weights. Only method 'inverted_cdf' supports weights."
+        )
     given, levels = checked(name, a, q)
     (n,) = promote_inexact([given])
     n = b.cast(n, n.dtype)
@@ -120,7 +163,10 @@ def _quantile(
         )
     if scale != 1.0:
         levels = b.div(levels, b.like(levels, scale))
-    return finish(quantile_node(n, levels, axis, method, keepdims, skip_nan))
+    w = None
+    if weights is not None:
+        (w,) = promote_inexact(checked(name, weights))
+    return finish(quantile_node(n, levels, axis, method, keepdims, skip_nan, w))
 
 
 def quantile(
@@ -135,6 +181,7 @@ def quantile(
     weights: ArrayLike | None = None,
 ) -> Array:
     """The values below which the fractions `q` of the elements lie. NaN if any element is NaN."""
+    no_out("quantile", out)
     return _quantile("quantile", a, q, axis, method, keepdims, False, weights=weights)
 
 
@@ -150,6 +197,7 @@ def nanquantile(
     weights: ArrayLike | None = None,
 ) -> Array:
     """Quantiles, NaN ignored."""
+    no_out("nanquantile", out)
     return _quantile("nanquantile", a, q, axis, method, keepdims, True, weights=weights)
 
 
@@ -166,6 +214,7 @@ def percentile(
     out_sharding: Any = None,
 ) -> Array:
     """Quantiles with `q` in percent."""
+    no_out("percentile", out)
     return _quantile("percentile", a, q, axis, method, keepdims, False, 100.0, weights)
 
 
@@ -181,6 +230,7 @@ def nanpercentile(
     weights: ArrayLike | None = None,
 ) -> Array:
     """Percentiles, NaN ignored."""
+    no_out("nanpercentile", out)
     return _quantile("nanpercentile", a, q, axis, method, keepdims, True, 100.0, weights)
 
 
@@ -192,6 +242,7 @@ def median(
     keepdims: bool = False,
 ) -> Array:
     """The middle element, or the mean of the two middle ones."""
+    no_out("median", out)
     return _quantile("median", a, 0.5, axis, "midpoint", keepdims, False)
 
 
@@ -203,6 +254,7 @@ def nanmedian(
     keepdims: bool = False,
 ) -> Array:
     """Median, NaN ignored."""
+    no_out("nanmedian", out)
     return _quantile("nanmedian", a, 0.5, axis, "midpoint", keepdims, True)
 
 
@@ -245,8 +297,8 @@ def bincount(
 
             raise ConcretizationTypeError(
                 Array(n),
-                "  The error occurred because of argument 'x' of jnp.bincount. To avoid this error, "
-                "pass a static `length` argument.",
+                "  The error occurred because of argument 'x' of jnp.bincount. To avoid this "
+                "error, pass a static `length` argument.",
             )
         length = builtins.max(int(minlength), int(known.max()) + 1 if known.size else 0)
     else:
@@ -306,12 +358,13 @@ def histogram_bin_edges(
         )
     else:
         pair = array_node(range, None) if not isinstance(range, (tuple, list)) else None
-        ends = range if pair is None else [finish(pair)[0], finish(pair)[1]]  # type: ignore[index]
+        ends = range if pair is None else [finish(pair)[0], finish(pair)[1]]
         low, high = (b.cast(lift(x), n.dtype) for x in ends)
     same = b.eq(low, high)
     half = b.like(low, 0.5)
     low, high = b.where(same, b.sub(low, half), low), b.where(same, b.add(high, half), high)
-    return linspace(finish(low), finish(high), int(bins) + 1, dtype=n.dtype)
+    edges: Array = linspace(finish(low), finish(high), int(bins) + 1, dtype=n.dtype)
+    return edges
 
 
 def histogram(

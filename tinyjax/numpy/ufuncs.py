@@ -11,14 +11,16 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp
+from tinyjax.core.uop import UOp, const_value
 from tinyjax.engine.array import Array
+from tinyjax.engine.eager import eager
 from tinyjax.engine.values import finish
 from tinyjax.lax.elementwise import power_node
 from tinyjax.numpy.promotion import (
     broadcast,
     checked,
     inexact_operands,
+    no_out,
     operands,
     promote_dtypes,
     promote_inexact,
@@ -35,7 +37,7 @@ def _unary(op: Op, name: str, inexact: bool = False) -> Callable[[ArrayLike], Ar
     apply.__name__ = apply.__qualname__ = name
     kind = "Integers become floating." if inexact else "Dtype: unchanged."
     apply.__doc__ = f"Elementwise {op.meaning}. {kind}"
-    return apply
+    return eager(apply)
 
 
 def _binary(
@@ -50,7 +52,7 @@ def _binary(
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"Elementwise {op.meaning}. Operands are promoted and broadcast."
-    return apply
+    return eager(apply)
 
 
 exp = _unary(Op.EXP, "exp", True)
@@ -89,7 +91,7 @@ def _sum_of_bools(op: Op, logical: Op, name: str) -> Callable[[ArrayLike, ArrayL
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"Elementwise {op.meaning}. Operands are promoted and broadcast."
-    return apply
+    return eager(apply)
 
 
 add = _sum_of_bools(Op.ADD, Op.OR, "add")
@@ -108,18 +110,21 @@ less = _binary(Op.CMPLT, "less")
 less_equal = _binary(Op.CMPLE, "less_equal")
 
 
+@eager
 def greater(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise x > y. Operands are promoted and broadcast."""
     p, q = operands("greater", x, y)
     return finish(b.gt(p, q))
 
 
+@eager
 def greater_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise x >= y. Operands are promoted and broadcast."""
     p, q = operands("greater_equal", x, y)
     return finish(b.ge(p, q))
 
 
+@eager
 def subtract(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise x - y. Operands are promoted and broadcast; bools are refused."""
     p, q = operands("subtract", x, y)
@@ -128,6 +133,7 @@ def subtract(x: ArrayLike, y: ArrayLike, /) -> Array:
     return finish(b.sub(p, q))
 
 
+@eager
 def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise x >> y: sign fill for signed integers, zeros for unsigned ones."""
     p, q = _to_bits(operands("right_shift", x, y))
@@ -137,6 +143,7 @@ def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
 bitwise_right_shift = right_shift
 
 
+@eager
 def negative(x: ArrayLike, /) -> Array:
     """Elementwise -x."""
     (n,) = checked("negative", x)
@@ -150,6 +157,7 @@ def positive(x: ArrayLike, /) -> Array:
     return finish(checked("positive", x)[0])
 
 
+@eager
 def absolute(x: ArrayLike, /) -> Array:
     """Elementwise |x|; real for complex x."""
     (n,) = checked("absolute", x)
@@ -166,6 +174,7 @@ def fabs(x: ArrayLike, /) -> Array:
     return finish(b.abs_(n))
 
 
+@eager
 def sign(x: ArrayLike, /) -> Array:
     """-1, 0 or 1; x/|x| for complex x."""
     (n,) = checked("sign", x)
@@ -232,6 +241,7 @@ def _rounding(name: str, op: Op, x: ArrayLike) -> Array:
 
 def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """To `decimals` places, ties to even."""
+    no_out("round", out)
     (n,) = checked("round", a)
     if dtypes.is_integer(n.dtype) or n.dtype == np.bool_:
         if decimals >= 0:
@@ -250,6 +260,7 @@ def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
 around = round
 
 
+@eager
 def true_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise x / y in floating point."""
     p, q = inexact_operands("true_divide", x, y)
@@ -268,8 +279,9 @@ def floor_divide_node(p: UOp, q: UOp) -> UOp:
         differs = b.ne(b.sign(p), b.sign(q))
         inexact = b.ne(UOp(Op.REM, (p, q)), b.like(p, 0))
         return b.where(b.and_(differs, inexact), b.sub(quotient, b.like(p, 1)), quotient)
-    # Floats: (x - mod) / y rounded, so that x == q*y + mod holds as well as it can.
-    return _float_divmod(p, q)[0]
+    # Floats: (x - mod) / y rounded, so that x == q*y + mod holds as well as it can; x/0 is inf.
+    whole = _float_divmod(p, q)[0]
+    return whole if known_nonzero(q) else b.where(b.eq(q, b.like(q, 0)), b.div(p, q), whole)
 
 
 def _float_divmod(p: UOp, q: UOp) -> tuple[UOp, UOp]:
@@ -297,10 +309,23 @@ def _numbers(name: str, x: ArrayLike, y: ArrayLike) -> list[UOp]:
     return nodes
 
 
+def known_nonzero(q: UOp) -> bool:
+    """Whether a divisor is a literal other than 0."""
+    return q.op is Op.CONST and bool(const_value(q) != 0)
+
+
+def safe_rem(p: UOp, q: UOp) -> UOp:
+    """Remainder with the sign of p; integers modulo 0 are 0, as in NumPy."""
+    rem = UOp(Op.REM, (p, q))
+    if dtypes.is_inexact(p.dtype) or known_nonzero(q):
+        return rem
+    return b.where(b.eq(q, b.like(q, 0)), b.like(rem, 0), rem)
+
+
 def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise remainder with the sign of y."""
     p, q = _numbers("remainder", x, y)
-    rem = UOp(Op.REM, (p, q))
+    rem = safe_rem(p, q)
     zero = b.like(p, 0)
     if dtypes.is_unsigned(p.dtype):
         return finish(rem)
@@ -314,7 +339,7 @@ mod = remainder
 def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Elementwise remainder with the sign of x."""
     p, q = _numbers("fmod", x, y)
-    return finish(UOp(Op.REM, (p, q)))
+    return finish(safe_rem(p, q))
 
 
 def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
@@ -324,6 +349,7 @@ def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
 
 def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
     """Fractional and integral parts, both with the sign of x."""
+    no_out("modf", out)
     (n,) = inexact_operands("modf", x)
     whole = UOp(Op.TRUNC, (n,))
     return finish(b.sub(n, whole)), finish(whole)
@@ -344,7 +370,8 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
         n, _ = promote_dtypes([n, other])
         if exponent < 0 and not dtypes.is_inexact(n.dtype):
             raise ValueError(
-                f"Integers cannot be raised to negative powers, got power with exponent {exponent}; "
+                "Integers cannot be raised to negative powers, got power with exponent "
+                f"{exponent}; "
                 "convert the base to a float."
             )
         if n.dtype == np.bool_:
@@ -385,7 +412,7 @@ def square(x: ArrayLike, /) -> Array:
     """x * x."""
     (n,) = checked("square", x)
     if n.dtype == np.bool_:
-        return finish(n)
+        n = b.cast(n, b.INT32)
     return finish(b.square(n))
 
 
@@ -398,6 +425,7 @@ def reciprocal(x: ArrayLike, /) -> Array:
 def log2(x: ArrayLike, /) -> Array:
     """Base-2 logarithm."""
     (n,) = inexact_operands("log2", x)
+    n = b.cast(n, n.dtype)
     if dtypes.is_complex(n.dtype):
         return finish(b.mul(b.log(n), b.like(n, 1 / math.log(2))))
     return finish(UOp(Op.LOG2, (n,)))
@@ -406,6 +434,7 @@ def log2(x: ArrayLike, /) -> Array:
 def log10(x: ArrayLike, /) -> Array:
     """Base-10 logarithm."""
     (n,) = inexact_operands("log10", x)
+    n = b.cast(n, n.dtype)
     return finish(b.mul(b.log(n), b.like(n, 1 / math.log(10))))
 
 
@@ -488,6 +517,7 @@ def isinf(x: ArrayLike, /) -> Array:
 
 def isposinf(x: ArrayLike, /, out: None = None) -> Array:
     """Whether +inf."""
+    no_out("isposinf", out)
     (n,) = checked("isposinf", x)
     if not dtypes.is_inexact(n.dtype):
         return finish(b.full(n.shape, b.scalar(False, b.BOOL)))
@@ -496,6 +526,7 @@ def isposinf(x: ArrayLike, /, out: None = None) -> Array:
 
 def isneginf(x: ArrayLike, /, out: None = None) -> Array:
     """Whether -inf."""
+    no_out("isneginf", out)
     (n,) = checked("isneginf", x)
     if not dtypes.is_inexact(n.dtype):
         return finish(b.full(n.shape, b.scalar(False, b.BOOL)))
@@ -550,6 +581,7 @@ conj = conjugate
 def angle(z: ArrayLike, deg: bool = False) -> Array:
     """Argument of a complex number, in radians (or degrees)."""
     (n,) = inexact_operands("angle", z)
+    n = b.cast(n, n.dtype)
     re = b.real(n)
     im = b.imag(n) if dtypes.is_complex(n.dtype) else b.zeros(n.aval)
     out = UOp(Op.ATAN2, (im, re))
@@ -712,4 +744,5 @@ def spacing(x: ArrayLike, /) -> Array:
     if dtypes.is_complex(n.dtype):
         raise ValueError("jnp.spacing does not support complex inputs.")
     away = copysign(finish(b.full(n.shape, b.like(n, np.inf))), finish(n)).node
-    return finish(b.sub(UOp(Op.NEXTAFTER, (n, away)), n))
+    n = b.cast(n, n.dtype)
+    return finish(b.sub(UOp(Op.NEXTAFTER, (n, b.cast(away, n.dtype))), n))

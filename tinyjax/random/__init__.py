@@ -1,5 +1,9 @@
 """tinyjax.random: keys and distributions with JAX's names and bits."""
 
+from tinyjax.random.counts import f as f
+from tinyjax.random.counts import poisson as poisson
+from tinyjax.random.counts import triangular as triangular
+from tinyjax.random.counts import wald as wald
 from tinyjax.random.distributions import ball as ball
 from tinyjax.random.distributions import bernoulli as bernoulli
 from tinyjax.random.distributions import beta as beta

@@ -16,7 +16,9 @@ from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
+from tinyjax.engine.custom_rules import custom_jvp
 from tinyjax.engine.values import finish, finish_all, lift
+from tinyjax.lax.special import random_gamma_grad
 from tinyjax.random.keys import KeyLike, data_of, shape_of, split_data
 
 UINTS = {8: np.dtype("u1"), 16: np.dtype("u2"), 32: np.dtype("u4"), 64: np.dtype("u8")}
@@ -82,9 +84,16 @@ def uniform_node(data: UOp, shape: tuple[int, ...], dtype: Any) -> UOp:
     unsigned = UINTS[width]
     raw = b.cast(raw, unsigned)
     raw = UOp(Op.SHRL, (raw, b.like(raw, drawn - mantissa)))
-    one = np.ones((), dtype).view(unsigned)
+    one = np.ones((), dtype).view(f"u{width // 8}")
     pattern = b.or_(raw, b.like(raw, int(one)))
     return b.sub(b.bitcast(pattern, dtype), b.scalar(1, dtype))
+
+
+def two_uniforms(data: UOp, shape: tuple[int, ...], dtype: Any) -> tuple[UOp, UOp]:
+    """Two draws of a shape from one key."""
+    both = uniform_node(data, (2, *shape), dtype)
+    first, second = (b.squeeze(b.slice_axis(both, 0, i, i + 1), (0,)) for i in (0, 1))
+    return first, second
 
 
 def uniform_between(data: UOp, shape: tuple[int, ...], dtype: Any, low: UOp, high: UOp) -> UOp:
@@ -255,10 +264,8 @@ def bernoulli(
     target = joined_shape("bernoulli", shape, prob)
     if mode == "high":
         # Twice the resolution: u from [0, 1) plus a finer one below its last bit.
-        first, second = split2(data)
-        u1, u2 = uniform_node(first, target, dtype), uniform_node(second, target, dtype)
-        eps = float(dtypes.finfo(dtype).eps)
-        u2 = b.mul(u2, b.like(u2, eps))
+        u1, u2 = two_uniforms(data, target, dtype)
+        u2 = b.mul(u2, b.like(u2, 2.0 ** -int(dtypes.finfo(dtype).nmant)))
         return finish(b.lt(u2, b.sub(spread(prob, target), u1)))
     return finish(b.fill_to(b.lt(uniform_node(data, target, dtype), spread(prob, target)), target))
 
@@ -295,13 +302,14 @@ def gumbel(
 def gumbel_node(data: UOp, shape: tuple[int, ...], dtype: Any, mode: str) -> UOp:
     """-log(-log u), or from the exponential of two draws (mode high)."""
     if mode == "high":
-        first, second = split2(data)
-        u1, u2 = uniform_node(first, shape, dtype), uniform_node(second, shape, dtype)
-        eps = float(dtypes.finfo(dtype).eps)
-        u2 = b.mul(u2, b.like(u2, eps / 2))
-        tiny = b.max_(u2, b.scalar(float(dtypes.finfo(dtype).tiny), dtype))
-        low = b.neg(b.log(b.neg(b.log(b.add(u1, tiny)))))
-        return low
+        # Twice the resolution near 0, where the logarithm of u decides.
+        high, low = two_uniforms(data, shape, dtype)
+        info = dtypes.finfo(dtype)
+        fine = b.add(
+            b.mul(low, b.like(low, 2.0 ** -int(info.nmant))), b.like(low, float(info.tiny))
+        )
+        u = b.where(b.ge(high, b.like(high, 0.5)), high, b.add(high, fine))
+        return b.neg(b.log(b.neg(UOp(Op.LOG1P, (b.neg(u),)))))
     if mode != "low":
         raise ValueError("Must provide valid mode for gumbel got: %s" % mode)
     tiny = b.scalar(float(dtypes.finfo(dtype).tiny), dtype)
@@ -574,9 +582,7 @@ def categorical(
     if np.broadcast_shapes(target, batch) != tuple(target):
         raise ValueError(f"categorical shape {target} must be compatible with batch shape {batch}")
     if not replace:
-        raise NotImplementedError(
-            "categorical without replacement: use choice(..., replace=False, p=...)"
-        )
+        return categorical_unique(data, n, ax, target, mode or "low")
     lead = target[: len(target) - len(batch)]
     drawn_axis = ax + len(lead)
     full = list(target[len(lead) :])
@@ -584,6 +590,24 @@ def categorical(
     noise = gumbel_node(data, (*lead, *full), n.dtype, mode or "low")
     scores = b.add(noise, b.broadcast(n, noise.shape))
     return finish(b.argreduce("max", scores, drawn_axis, dtypes.canonicalize_dtype(np.int64))[1])
+
+
+def categorical_unique(data: UOp, n: UOp, axis: int, target: tuple[int, ...], mode: str) -> Array:
+    """Without replacement: the k largest perturbed logits (Kool et al., "Gumbel-top-k", 2019)."""
+    batch = n.shape[:axis] + n.shape[axis + 1 :]
+    count = b.prod(target[: len(target) - len(batch)])
+    if count > n.shape[axis]:
+        raise ValueError(
+            f"Number of samples without replacement ({count}) cannot exceed number of categories "
+            f"({n.shape[axis]})."
+        )
+    scores = b.add(n, gumbel_node(data, n.shape, n.dtype, mode))
+    values = b.moveaxis(scores, axis, n.ndim - 1)
+    last = values.ndim - 1
+    # Descending and stable: the negated scores ascend.
+    _, order = b.sort([b.neg(values), b.iota(values.shape, last)], last, 1, True)
+    chosen = b.moveaxis(b.slice_axis(order, last, 0, count), last, 0)
+    return finish(b.reshape(b.cast(chosen, dtypes.canonicalize_dtype(np.int64)), target))
 
 
 def ball(key: KeyLike, d: int, p: float = 2, shape: Shape = (), dtype: Any = None) -> Array:
@@ -678,8 +702,6 @@ def loggamma(key: KeyLike, a: RealArray, shape: Shape = None, dtype: Any = None)
     The derivative with respect to `a` is that of the inverse distribution function, by implicit
     differentiation of the accepted sample.
     """
-    from tinyjax.engine.vectorize import vmap
-
     kind = float_dtype(dtype, "loggamma")
     data, _ = data_of(key, "loggamma")
     alpha = b.cast(lift(a), kind)
@@ -688,11 +710,34 @@ def loggamma(key: KeyLike, a: RealArray, shape: Shape = None, dtype: Any = None)
     count = b.prod(target)
     keys = split_data(data, (count,))
     flat = b.reshape(alpha, (count,))
-    draw = vmap(lambda k, al: finish(log_gamma_one(lift(k), lift(al))))
     if not count:
         return finish(b.zeros(alpha.aval))
-    out = draw(finish(keys), finish(b.stop_gradient(flat)))
+    out = _log_gamma_draws(finish(keys), finish(flat))
     return finish(b.reshape(lift(out), target))
+
+
+@custom_jvp
+def _log_gamma_draws(keys: Array, alpha: Array) -> Array:
+    """One variate per key."""
+    from tinyjax.engine.vectorize import vmap
+
+    return vmap(lambda k, al: finish(log_gamma_one(lift(k), lift(al))))(keys, alpha)  # type: ignore[no-any-return]
+
+
+@_log_gamma_draws.defjvp
+def _log_gamma_draws_jvp(primals: Any, tangents: Any) -> Any:
+    """d log x / da at a fixed distribution function; where x underflows, from its leading term."""
+    keys, alpha = primals
+    out = _log_gamma_draws(keys, alpha)
+    y, a = lift(out), lift(alpha)
+    x = b.exp(y)
+    gone = b.eq(x, b.like(x, 0))
+    safe = b.where(gone, b.fill_to(b.like(x, 1), x.shape), x)
+    slope = b.div(lift(random_gamma_grad(finish(a), finish(safe))), safe)
+    # P(a, x) = x**a / Gamma(a + 1) for small x.
+    gap = b.sub(UOp(Op.DIGAMMA, (b.add(a, b.like(a, 1)),)), y)
+    slope = b.where(gone, b.div(gap, a), slope)
+    return out, finish(b.mul(lift(tangents[1]), slope))
 
 
 def gamma(key: KeyLike, a: RealArray, shape: Shape = None, dtype: Any = None) -> Array:

@@ -100,7 +100,7 @@ def key(seed: Any, *, impl: Any = None) -> Array:
     return finish(UOp(Op.KEY_WRAP, (seed_data(seed),), resolve_impl(impl)))
 
 
-def PRNGKey(seed: Any, *, impl: Any = None) -> Array:  # noqa: N802  (JAX's name)
+def PRNGKey(seed: Any, *, impl: Any = None) -> Array:
     """A raw key, uint32[2], from an integer seed."""
     resolve_impl(impl)
     return finish(seed_data(seed))

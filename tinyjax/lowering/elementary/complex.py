@@ -446,6 +446,18 @@ def power(z: Complex, w: Complex) -> Complex:
     return choose(w.re.eq(0) & w.im.eq(0), Complex(zero.const(1.0), zero), result)
 
 
+def angle(z: Complex, w: Complex) -> Complex:
+    """ATAN2(z, w) = -i log((w + i z) / sqrt(w**2 + z**2))."""
+
+    def square(x: Complex) -> Complex:
+        return Complex(x.re * x.re - x.im * x.im, x.re * x.im + x.im * x.re)
+
+    a, b = square(w), square(z)
+    size = sqrt(Complex(a.re + b.re, a.im + b.im))
+    found = log(divide(Complex(w.re - z.im, w.im + z.re), size))
+    return Complex(found.im, -found.re)
+
+
 DECOMPOSE: dict[str, Callable[..., Complex | Num]] = {
     "ABS": modulus,
     "SIGN": sign,
@@ -472,4 +484,5 @@ DECOMPOSE: dict[str, Callable[..., Complex | Num]] = {
     "ACOSH": acosh,
     "ATANH": atanh,
     "POW": power,
+    "ATAN2": angle,
 }

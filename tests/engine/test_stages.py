@@ -1,0 +1,73 @@
+"""trace, lower, compile: everything between the jaxpr and machine code can be read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tinyjax
+from tinyjax import jit
+from tinyjax import numpy as jnp
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def f(x, w):
+    return jnp.tanh(x @ w).sum(), {"x": x + 1}
+
+
+@pytest.fixture(scope="module")
+def lowered():
+    return jit(f).lower(X, X.T)
+
+
+def test_each_stage_can_be_read(lowered):
+    assert "dot" in str(lowered.jaxpr) and "tanh" in str(lowered.jaxpr)
+    assert lowered.kernels and all(str(k) for k in lowered.kernels)
+    assert "arena" in lowered.schedule
+    assert "define" in lowered.llvm
+    assert lowered.asm.strip()
+    assert lowered.as_text("jaxpr") == str(lowered.jaxpr)
+    assert "<details>" in lowered._repr_html_()
+    with pytest.raises(ValueError, match="unknown dialect"):
+        lowered.as_text("hlo")
+
+
+def test_cost_counts_arithmetic_and_memory(lowered):
+    cost = lowered.cost
+    assert cost["flops"] == 2 * 3 * 3 * 4 + 9 + 9 + 12
+    assert cost["bytes accessed"] == 4 * (12 + 12) + 4 * (1 + 12)
+    assert cost["kernels"] >= 1 and cost["peak bytes"] >= 0
+    assert lowered.cost_analysis() == cost
+
+
+def test_result_types_are_known_before_running(lowered):
+    total, rest = lowered.out_info
+    assert total.shape == () and rest["x"].shape == (3, 4)
+    assert jit(f).eval_shape(X, X.T)[1]["x"].dtype == np.float32
+
+
+def test_a_compiled_function_runs_for_its_types_only(lowered):
+    run = lowered.compile()
+    want = f(jnp.asarray(X), jnp.asarray(X.T))
+    got = run(X, X.T)
+    np.testing.assert_allclose(np.asarray(got[0]), np.asarray(want[0]), rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(got[1]["x"]), X + 1)
+    with pytest.raises(TypeError, match="compiled for"):
+        run(X[:2], X.T)
+    with pytest.raises(TypeError, match="pytree"):
+        run((X,), X.T)
+    with pytest.raises(TypeError, match="Cannot apply JAX transformations"):
+        tinyjax.grad(lambda x: run(x, X.T)[0])(X)
+
+
+def test_lowering_takes_shapes_and_keeps_static_arguments():
+    g = jit(lambda x, n: x * n, static_argnames="n")
+    run = g.lower(tinyjax.ShapeDtypeStruct((2,), np.float32), n=3).compile()
+    np.testing.assert_array_equal(np.asarray(run(np.ones(2, "f4"), n=3)), [3, 3])
+
+
+def test_captured_arrays_are_kept_by_the_compiled_function():
+    w = jnp.asarray(X)
+    run = jit(lambda x: x + w).lower(X).compile()
+    np.testing.assert_array_equal(np.asarray(run(X)), 2 * X)

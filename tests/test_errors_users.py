@@ -1,0 +1,573 @@
+"""What a user reads after a mistake: JAX's exception, the argument's path, the user's line, the fix.
+
+One row per mistake; every fragment must be in the message.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinyjax as jax
+import tinyjax.numpy as jnp
+from tinyjax import errors
+
+X3 = np.ones(3, np.float32)
+HERE = "test_errors_users.py:"
+Row = tuple[Callable[[], Any], type[Exception], list[str]]
+ROWS: dict[str, Row] = {}
+
+
+def mistake(expected: type[Exception], *fragments: str) -> Callable[[Callable[[], Any]], Any]:
+    def add(f: Callable[[], Any]) -> Callable[[], Any]:
+        ROWS[f.__name__] = (f, expected, list(fragments))
+        return f
+
+    return add
+
+
+# --- values of traced arrays in Python ------------------------------------------------------------
+
+
+@mistake(
+    errors.TracerBoolConversionError,
+    "Attempted boolean conversion", "argument x['a'] of jit of step at " + HERE,
+    """in if_under_jit.<locals>.step:  if x["a"].sum() > 0:""", "jnp.where, lax.cond", "static_argnames",
+)  # fmt: skip
+def if_under_jit() -> Any:
+    def step(scale: Any, x: Any) -> Any:
+        if x["a"].sum() > 0:
+            return scale
+        return x["a"]
+
+    return jax.jit(step)(1.0, {"a": X3})
+
+
+@mistake(errors.TracerBoolConversionError, "argument v of vmap of", "jnp.where, lax.cond")
+def if_under_vmap() -> Any:
+    return jax.vmap(lambda v: v if v > 0 else -v)(X3)
+
+
+@mistake(errors.TracerBoolConversionError, "argument c of scan of body at " + HERE, "if c > 0:")
+def if_in_scan() -> Any:
+    def body(c: Any, x: Any) -> Any:
+        if c > 0:
+            return c, x
+        return -c, x
+
+    return jax.lax.scan(body, 1.0, X3)
+
+
+@mistake(errors.ConcretizationTypeError, "concrete value is expected", "argument t of jit of", HERE)
+def float_under_jit() -> Any:
+    return jax.jit(lambda t: float(t))(1.0)
+
+
+@mistake(errors.ConcretizationTypeError, "argument t of jit of", "static_argnames")
+def math_sin_under_jit() -> Any:
+    return jax.jit(lambda t: math.sin(t))(1.0)
+
+
+@mistake(errors.ConcretizationTypeError, "argument n of jit of", "int32[]")
+def int_under_jit() -> Any:
+    return jax.jit(lambda n: int(n))(3)
+
+
+@mistake(
+    errors.TracerIntegerConversionError, "__index__()", "argument n of jit of", "lax.fori_loop"
+)
+def range_under_jit() -> Any:
+    return jax.jit(lambda n: list(range(n)))(3)
+
+
+@mistake(errors.TracerIntegerConversionError, "__index__()", "jnp.asarray(xs)[i]")
+def list_index_under_jit() -> Any:
+    return jax.jit(lambda n: [1, 2, 3][n])(1)
+
+
+@mistake(
+    errors.TracerArrayConversionError, "__array__()", "argument w['k'] of jit of",
+    "Use the jax.numpy function of the same name", "pure_callback",
+)  # fmt: skip
+def numpy_under_jit() -> Any:
+    return jax.jit(lambda w: np.sin(w["k"]))({"k": X3})
+
+
+@mistake(errors.TracerArrayConversionError, "argument v of vmap of")
+def asarray_under_vmap() -> Any:
+    return jax.vmap(lambda v: np.asarray(v))(X3)
+
+
+@mistake(TypeError, "Shapes must be 1D sequences of concrete values", "argument n of jit", "static")
+def shape_under_jit() -> Any:
+    return jax.jit(lambda n: jnp.zeros(n))(3)
+
+
+@mistake(
+    errors.NonConcreteBooleanIndexError, "must be concrete", "jnp.where", "jnp.nonzero(mask, size="
+)
+def mask_under_jit() -> Any:
+    return jax.jit(lambda x: x[x > 0])(X3)
+
+
+# --- values of differentiated arrays: a plain number would drop the gradient ----------------------------
+
+
+@mistake(
+    errors.ConcretizationTypeError, "float() of f32[]", "inside grad of loss at " + HERE,
+    "would drop its gradient with respect to p['w']", """return float(p["w"]) * p["w"]""",
+    "stop_gradient", "has_aux=True",
+)  # fmt: skip
+def float_under_grad() -> Any:
+    def loss(p: Any) -> Any:
+        return float(p["w"]) * p["w"]
+
+    return jax.grad(loss)({"w": 1.0})
+
+
+@mistake(errors.ConcretizationTypeError, "would drop its gradient with respect to t", "math.sin(t)")
+def math_sin_under_grad() -> Any:
+    return jax.grad(lambda t: math.sin(t) * t)(1.0)
+
+
+@mistake(errors.TracerArrayConversionError, "np.asarray() of f32[3]", "would drop its gradient")
+def numpy_under_grad() -> Any:
+    return jax.grad(lambda x: np.asarray(x).sum() * 1.0)(X3)
+
+
+@mistake(errors.ConcretizationTypeError, "tolist() of f32[3]", "would drop its gradient")
+def tolist_under_grad() -> Any:
+    return jax.grad(lambda x: x.tolist()[0] * 1.0)(X3)
+
+
+@mistake(errors.ConcretizationTypeError, "complex() of f32[]", "would drop its gradient")
+def complex_under_jvp() -> Any:
+    return jax.jvp(lambda x: x * complex(x).real, (1.0,), (1.0,))
+
+
+# --- escaped tracers --------------------------------------------------------------------------------
+
+
+@mistake(
+    errors.UnexpectedTracerError, "f32[3] escaped from jit of step at " + HERE,
+    "depends on argument weights['w']", "must return what it computes",
+)  # fmt: skip
+def escape_from_jit() -> Any:
+    kept = []
+
+    def step(weights: Any) -> Any:
+        kept.append(weights["w"] * 2)
+        return weights
+
+    jax.jit(step)({"w": X3})
+    return kept[0] + 1
+
+
+@mistake(errors.UnexpectedTracerError, "escaped from vmap of", "argument v")
+def escape_from_vmap() -> Any:
+    kept = []
+    jax.vmap(lambda v: kept.append(v * 2) or v)(X3)
+    return np.asarray(kept[0])
+
+
+@mistake(errors.UnexpectedTracerError, "escaped from scan of", "argument c")
+def escape_from_scan() -> Any:
+    kept = []
+    jax.lax.scan(lambda c, x: (kept.append(c) or c, x), 0.0, X3)
+    return float(kept[0])
+
+
+def test_a_value_that_escapes_from_grad_still_has_its_value() -> None:
+    kept = []
+
+    def loss(x: Any) -> Any:
+        kept.append(x * 2)
+        return x**2
+
+    assert float(jax.grad(loss)(3.0)) == 6
+    assert float(kept[0]) == 6
+    assert float(kept[0] + 1) == 7
+
+
+# --- leaves that are not arrays -----------------------------------------------------------------------
+
+
+@mistake(TypeError, "argument params['name'] to f", "'layer'", "static_argnames='params'")
+def string_leaf_under_jit() -> Any:
+    def f(params: Any) -> Any:
+        return params
+
+    return jax.jit(f)({"name": "layer"})
+
+
+@mistake(TypeError, "p['name'] is 'adam'", HERE, "Close over it")
+def string_leaf_under_grad() -> Any:
+    return jax.grad(lambda p: p["w"])({"w": 1.0, "name": "adam"})
+
+
+@mistake(TypeError, "p['name'] is 'adam'", "arguments of vmap")
+def string_leaf_under_vmap() -> Any:
+    return jax.vmap(lambda p: p["w"])({"w": X3, "name": "adam"})
+
+
+@mistake(TypeError, "type <class 'str'> at output component ['msg']", "Return arrays")
+def string_returned_under_jit() -> Any:
+    return jax.jit(lambda x: {"a": x, "msg": "hello"})(1.0)
+
+
+@mistake(TypeError, "object", "not a valid JAX type")
+def object_operand() -> Any:
+    return jax.lax.sin(object())
+
+
+# --- gradients that do not exist ------------------------------------------------------------------------
+
+
+@mistake(errors.GradTypeError, "got i32[] for x", "write 3.0 instead of 3")
+def gradient_of_an_integer() -> Any:
+    return jax.grad(lambda x: x * 2.0)(3)
+
+
+@mistake(errors.GradTypeError, "i32[3] for p['n']", "p['n'].astype(float)")
+def gradient_of_an_integer_leaf() -> Any:
+    return jax.grad(lambda p: p["w"] * 2.0)({"w": 1.0, "n": jnp.arange(3)})
+
+
+@mistake(errors.GradTypeError, "scalar-output", "had shape: (3,)", HERE, "jax.jacrev", "jnp.sum")
+def gradient_of_a_vector() -> Any:
+    return jax.grad(lambda x: x * 2)(X3)
+
+
+@mistake(errors.GradTypeError, "scalar-output", "returned tuple", "has_aux=True")
+def gradient_of_a_tuple() -> Any:
+    return jax.grad(lambda x: (x.sum(), x))(X3)
+
+
+@mistake(errors.GradTypeError, "complex64 for z", "holomorphic=True")
+def gradient_of_a_complex() -> Any:
+    return jax.grad(lambda z: (z * 2).real)(1j)
+
+
+@mistake(errors.GradTypeError, "real-valued outputs", "i32")
+def gradient_with_an_integer_output() -> Any:
+    return jax.grad(lambda x: x.astype(int))(1.0)
+
+
+@mistake(
+    TypeError, "argnums 2 of grad require at least 3 positional arguments", "was called with 1"
+)
+def gradient_of_a_missing_argument() -> Any:
+    return jax.grad(lambda x: x, argnums=2)(1.0)
+
+
+@mistake(ValueError, "Reverse-mode differentiation does not work for lax.while_loop", "lax.scan")
+def reverse_mode_of_a_while_loop() -> Any:
+    loop = lambda x: jax.lax.while_loop(lambda c: c < 3, lambda c: c * 2, x)
+    return jax.grad(loop)(1.0)
+
+
+@mistake(ValueError, "primal shape (3,) and tangent shape as (2,) for a")
+def tangent_of_another_shape() -> Any:
+    return jax.jvp(lambda a: a, (X3,), (np.ones(2, np.float32),))
+
+
+@mistake(TypeError, "dtypes must be equal", "float32 and tangent dtype int32 for a")
+def tangent_of_another_dtype() -> Any:
+    return jax.jvp(lambda a: a, (X3,), (np.ones(3, np.int32),))
+
+
+@mistake(ValueError, "tree structure of argument to vjp function", "expected to match")
+def cotangent_of_another_structure() -> Any:
+    return jax.vjp(lambda a: (a, a), X3)[1](X3)
+
+
+# --- shapes -------------------------------------------------------------------------------------------
+
+
+@mistake(
+    errors.DotShapeError, "axis 1 of a (size 4) with axis 0 of b (size 3)",
+    "a = params['w1']  f32[8,4]", "b = x  f32[3]", """in layer:  return params["w1"] @ x""",
+)  # fmt: skip
+def matrix_product() -> Any:
+    def layer(params: Any, x: Any) -> Any:
+        return params["w1"] @ x
+
+    layer.__qualname__ = "layer"
+    layer.__code__ = layer.__code__.replace(co_qualname="layer")
+    return layer({"w1": jnp.ones((8, 4))}, jnp.ones(3))
+
+
+@mistake(
+    errors.BroadcastError, "incompatible shapes for broadcasting: (2, 3), (4,)", "return w + x"
+)
+def addition_under_jit() -> Any:
+    def layer(w: Any, x: Any) -> Any:
+        return w + x
+
+    return jax.jit(layer)(jnp.ones((2, 3)), jnp.ones(4))
+
+
+@mistake(errors.ReshapeError, "shape (2, 3) (size 6) into shape (4, 2) (size 8)", HERE)
+def reshape() -> Any:
+    return jax.lax.reshape(jnp.ones((2, 3)), (4, 2))
+
+
+@mistake(errors.ConcatenateError, "dimension 0 for shapes (2, 3), (2, 4)", HERE)
+def concatenate() -> Any:
+    return jax.lax.concatenate([jnp.ones((2, 3)), jnp.ones((2, 4))], 0)
+
+
+@mistake(errors.DtypeError, "requires arguments to have the same dtypes, got f32, i32", "jnp.add")
+def mixed_dtypes_in_lax() -> Any:
+    return jax.lax.add(X3, np.ones(3, np.int32))
+
+
+@mistake(errors.JAXIndexError, "index 7 is out of bounds for axis 1 with size 4", HERE)
+def static_index_out_of_range() -> Any:
+    return jnp.ones((3, 4))[1, 7]
+
+
+@mistake(TypeError, "immutable", "x.at[idx].set(y)")
+def item_assignment() -> Any:
+    jnp.ones(3)[0] = 1  # type: ignore[index]
+
+
+@mistake(ValueError, "truth value of an array with several elements", "a.any() or a.all()")
+def truth_of_a_vector() -> Any:
+    return bool(jnp.ones(3))
+
+
+# --- vmap ---------------------------------------------------------------------------------------------
+
+
+@mistake(
+    ValueError, "inconsistent sizes", "size 3: a has shape (3,)", "size 4: b['k'] has shape (4, 2)",
+    "in_axes=None",
+)  # fmt: skip
+def vmap_of_unequal_sizes() -> Any:
+    return jax.vmap(lambda a, b: a)(X3, {"k": jnp.ones((4, 2))})
+
+
+@mistake(ValueError, "rank should be at least 1, but is only 0", "argument p['a']")
+def vmap_of_a_scalar() -> Any:
+    return jax.vmap(lambda p: p)({"a": 1.0})
+
+
+@mistake(ValueError, "len(in_axes)=1, len(args)=2")
+def vmap_with_too_few_axes() -> Any:
+    return jax.vmap(lambda a, b: a + b, in_axes=(0,))(X3, X3)
+
+
+@mistake(
+    ValueError, "must be a tree prefix of the arguments", "vmap in_axes[0]", "symmetric difference"
+)
+def vmap_axes_of_another_structure() -> Any:
+    return jax.vmap(lambda p: p["a"], in_axes=({"b": 0},))({"a": X3})
+
+
+@mistake(ValueError, "out_axes is None", "differs between examples")
+def vmap_output_that_differs() -> Any:
+    return jax.vmap(lambda p: p, out_axes=None)(X3)
+
+
+# --- control flow ---------------------------------------------------------------------------------------
+
+
+@mistake(
+    errors.CarryTypeError, "carry['n'] enters as i32[] and leaves as f32[]", HERE, ".astype",
+)  # fmt: skip
+def scan_carry_of_another_dtype() -> Any:
+    body = lambda c, x: ({"h": c["h"] + x, "n": c["n"] * 1.5}, None)
+    return jax.lax.scan(body, {"h": 0.0, "n": jnp.int32(1)}, X3)
+
+
+@mistake(
+    errors.CarryTypeError, "carry enters as f32[3] and leaves as f32[6]", "collect growing results"
+)
+def scan_carry_that_grows() -> Any:
+    return jax.lax.scan(lambda c, x: (jnp.concatenate([c, c]), x), X3, X3)
+
+
+@mistake(errors.CarryTypeError, "same pytree structure", "the output carry is PyTreeDef((*, *))")
+def scan_carry_of_another_structure() -> Any:
+    return jax.lax.scan(lambda c, x: ((c, c), None), 0.0, X3)
+
+
+@mistake(TypeError, "must be a pair (carry, y)")
+def scan_body_without_output() -> Any:
+    return jax.lax.scan(lambda c, x: c, 0.0, X3)
+
+
+@mistake(ValueError, "different leading axis sizes: xs['a']: 3, xs['b']: 4")
+def scan_of_unequal_lengths() -> Any:
+    return jax.lax.scan(lambda c, x: (c, x), 0.0, {"a": X3, "b": np.ones(4)})
+
+
+@mistake(ValueError, "`length` argument of 5", "[3]")
+def scan_of_another_length() -> Any:
+    return jax.lax.scan(lambda c, x: (c, x), 0.0, X3, length=5)
+
+
+@mistake(
+    errors.CarryTypeError, "differ at output['y']", "true_fun", "returns f32[3]", "returns f32[4]",
+    HERE,
+)  # fmt: skip
+def branches_of_unequal_shapes() -> Any:
+    return jax.lax.cond(True, lambda: {"y": jnp.ones(3)}, lambda: {"y": jnp.ones(4)})
+
+
+@mistake(errors.CarryTypeError, "same pytree structure", "'a'", "'b'", "same keys")
+def branches_of_unequal_structure() -> Any:
+    return jax.lax.cond(True, lambda: {"a": 1.0}, lambda: {"b": 1.0})
+
+
+@mistake(TypeError, "Pred must be a scalar", "jnp.where")
+def condition_that_is_a_vector() -> Any:
+    return jax.lax.cond(X3 > 0, lambda: 1, lambda: 2)
+
+
+@mistake(TypeError, "must return a boolean scalar", "[i32[]]", HERE)
+def while_condition_that_is_a_number() -> Any:
+    return jax.lax.while_loop(lambda c: c, lambda c: c + 1, 0)
+
+
+@mistake(errors.CarryTypeError, "while_loop body", "carry[1] enters as f32[] and leaves as f32[2]")
+def while_carry_of_another_shape() -> Any:
+    body = lambda c: (c[0], jnp.ones(2))
+    return jax.lax.while_loop(lambda c: c[0] < 3, body, (0, 1.0))
+
+
+# --- jit ------------------------------------------------------------------------------------------------
+
+
+@mistake(ValueError, "static argument 1 of", "<class 'list'> is not hashable", "Pass a tuple")
+def static_list() -> Any:
+    return jax.jit(lambda x, n: x, static_argnums=1)(1.0, [1])
+
+
+@mistake(ValueError, "invalid argnames {'steps'}", "Valid names: x")
+def static_name_that_does_not_exist() -> Any:
+    return jax.jit(lambda x: x, static_argnames="steps")
+
+
+@mistake(
+    RuntimeError, "has been deleted with shape=f32[300]", "donated to a jitted function", "copy"
+)
+def use_after_donation() -> Any:
+    x = jnp.ones(300)
+    jax.jit(lambda x: x + 1, donate_argnums=0)(x)
+    return x + 1
+
+
+@mistake(TypeError, "Expected a callable value", "3")
+def jit_of_a_number() -> Any:
+    return jax.jit(3)
+
+
+@mistake(RuntimeError, "may be traced 1 times", "x: f32[3] -> f32[4]", "pad")
+def too_many_traces() -> Any:
+    f = jax.jit(lambda x: x, max_traces=1)
+    f(jnp.ones(3))
+    return f(jnp.ones(4))
+
+
+# --- random numbers, names, options -------------------------------------------------------------------------
+
+
+@mistake(TypeError, "normal accepts a PRNG key (jax.random.key(seed))", "got 3")
+def seed_for_a_key() -> Any:
+    return jax.random.normal(3)
+
+
+@mistake(ValueError, "single key", "shape (2,)", "jax.vmap")
+def batch_of_keys() -> Any:
+    return jax.random.normal(jax.random.split(jax.random.key(0)))
+
+
+@mistake(TypeError, "key<fry>", "keys do not mix")
+def arithmetic_with_a_key() -> Any:
+    return jax.random.key(0) + 1
+
+
+@mistake(NameError, "unbound axis name: batch", "axis_name='batch'")
+def unbound_axis_name() -> Any:
+    return jax.lax.psum(X3, "batch")
+
+
+@mistake(AttributeError, "jax_enable_x46")
+def misspelt_option() -> Any:
+    return jax.config.update("jax_enable_x46", True)
+
+
+@mistake(TypeError, "unhashable")
+def array_as_a_dictionary_key() -> Any:
+    return {jnp.ones(()): 1}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_mistake_is_explained(name: str) -> None:
+    make, expected, fragments = ROWS[name]
+    with pytest.raises(expected) as caught:
+        make()
+    message = str(caught.value)
+    for fragment in fragments:
+        assert fragment in message, message
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_no_internal_term_is_shown(name: str) -> None:
+    make, expected, _ = ROWS[name]
+    with pytest.raises(expected) as caught:
+        make()
+    for term in ("UOp", "GETTUPLE", "PARAM", "Traced(", "<tinyjax"):
+        assert term not in str(caught.value)
+    assert not isinstance(caught.value.__context__, KeyError)
+
+
+def test_programs_that_catch_the_exceptions_of_jax_keep_working() -> None:
+    oracle = pytest.importorskip("jax")
+    for name in (
+        "ConcretizationTypeError", "TracerBoolConversionError", "TracerArrayConversionError",
+        "TracerIntegerConversionError", "NonConcreteBooleanIndexError", "UnexpectedTracerError",
+        "KeyReuseError", "JaxRuntimeError", "JAXIndexError", "JAXTypeError",
+    ):  # fmt: skip
+        ours, theirs = getattr(errors, name), getattr(oracle.errors, name)
+        builtins = [c for c in theirs.__mro__ if c.__module__ == "builtins"]
+        assert all(issubclass(ours, c) for c in builtins), name
+    assert issubclass(errors.TracerBoolConversionError, errors.ConcretizationTypeError)
+
+
+def test_a_failed_trace_leaves_nothing_behind() -> None:
+    """After an exception in the middle of everything, eager code runs and jit traces anew."""
+    fail = [True]
+
+    @jax.jit
+    def inner(x: Any) -> Any:
+        if fail[0]:
+            raise KeyError("in the middle")
+        return x * 2
+
+    outer = jax.grad(lambda x: jax.vmap(lambda y: inner(y), axis_name="i")(x).sum())
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            outer(X3)
+    assert float(jnp.ones(()) + 1) == 2
+    assert not isinstance(jnp.ones(3) * 2, jax.core.Tracer)
+    fail[0] = False
+    np.testing.assert_array_equal(outer(X3), [2, 2, 2])
+
+
+def test_names_of_partials_and_callables_are_shown() -> None:
+    class Model:
+        def __call__(self, x: Any) -> Any:
+            return float(x)
+
+    with pytest.raises(errors.ConcretizationTypeError, match="jit of Model"):
+        jax.jit(Model())(1.0)
+    with pytest.raises(errors.ConcretizationTypeError, match="argument b of jit of"):
+        jax.jit(functools.partial(lambda a, b: float(b), 1.0))(2.0)

@@ -1,0 +1,51 @@
+"""ravel_pytree: a tree of arrays as one vector, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tinyjax.core import build as b
+from tinyjax.core import dtypes
+from tinyjax.core.tree import tree_unflatten
+from tinyjax.core.treedef import tree_flatten
+from tinyjax.engine.array import Array
+from tinyjax.engine.values import finish, finish_all, lift
+
+
+def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
+    """(vector of all elements in a common dtype, function from such a vector to the tree).
+
+    Raises (the function): TypeError for a vector of another dtype, ValueError for another length.
+    """
+    leaves, tree = tree_flatten(pytree)
+    nodes = [lift(x) for x in leaves]
+    shapes = [n.shape for n in nodes]
+    kinds = [n.dtype for n in nodes]
+    dtype = dtypes.result_type(*kinds) if kinds else dtypes.canonicalize_dtype(float)
+    flat = [b.reshape(b.cast(n, dtype), (n.aval.size,)) for n in nodes]
+    vector = b.concat(flat, 0) if flat else b.full((0,), b.scalar(0, dtype))
+    total = sum(math.prod(s) for s in shapes)
+
+    def unravel(arr: Any) -> Any:
+        n = lift(arr)
+        if n.shape != (total,):
+            raise ValueError(
+                f"unravel function expected input of shape {(total,)}, got shape {n.shape}"
+            )
+        if n.dtype != dtype:
+            raise TypeError(
+                f"unravel function given array of dtype {n.dtype.name}, but expected dtype {dtype.name}"
+            )
+        out, start = [], 0
+        for shape, kind in zip(shapes, kinds, strict=True):
+            size = math.prod(shape)
+            out.append(b.reshape(b.cast(b.slice_axis(n, 0, start, start + size), kind), shape))
+            start += size
+        return tree_unflatten(tree, finish_all(out))
+
+    return finish(vector), unravel
+
+
+__all__ = ["ravel_pytree"]

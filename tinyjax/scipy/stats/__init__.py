@@ -1,0 +1,3 @@
+"""Distributions with SciPy's names: `tinyjax.scipy.stats`."""
+
+from tinyjax.scipy.stats import norm as norm
