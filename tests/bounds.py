@@ -204,7 +204,9 @@ def elementwise(node: UOp, known: list[Known]) -> Known:
         if all(e is None for _, e in known):
             return value, None
         error = np.where(c[0], errors_of(x), errors_of(y))
-        return value, none_if_zero(np.broadcast_to(np.where(errors_of(c) > 0, UNKNOWN, error), shape))
+        return value, none_if_zero(
+            np.broadcast_to(np.where(errors_of(c) > 0, UNKNOWN, error), shape)
+        )
     own = own_error(node, value, args)
     if own is not None:
         own = np.broadcast_to(own, shape)
@@ -290,7 +292,9 @@ def refused(node: UOp, args: list[Array], known: list[Known], value: Array) -> A
 # --- the other classes ---------------------------------------------------------------------------------
 
 
-def on_errors(node: UOp, errors: Sequence[Array], others: Sequence[Array] = (), arg: Any = None) -> Array:
+def on_errors(
+    node: UOp, errors: Sequence[Array], others: Sequence[Array] = (), arg: Any = None
+) -> Array:
     """The same movement, of errors; `others` are further operands as they are."""
     operands = [*errors, *others]
     src = tuple(param(i, aval(a.shape, a.dtype)) for i, a in enumerate(operands))
@@ -306,7 +310,9 @@ def movement(node: UOp, known: list[Known]) -> Known:
     return value, none_if_zero(on_errors(node, [errors_of(k) for k in known]))
 
 
-def summed(node: UOp, terms: Array, size: Array, count: int, value: Array, moved_by: Array) -> Array:
+def summed(
+    node: UOp, terms: Array, size: Array, count: int, value: Array, moved_by: Array
+) -> Array:
     """Error of a sum of `count` terms of absolute sum `size`, whose terms may move by `moved_by`."""
     dtype = node.aval.dtype
     acc = accumulator(dtype)
@@ -320,7 +326,9 @@ def summed(node: UOp, terms: Array, size: Array, count: int, value: Array, moved
     broken = ~np.isfinite(as_float(value))
     if dtype.kind == "c":  # the other part may be finite
         return np.where(broken & np.isinf(moved_by), UNKNOWN, error)
-    return np.where(broken & np.isinf(moved_by), UNKNOWN, np.where(broken & ~(size >= largest(acc)), 0, error))
+    return np.where(
+        broken & np.isinf(moved_by), UNKNOWN, np.where(broken & ~(size >= largest(acc)), 0, error)
+    )
 
 
 def reduce(node: UOp, known: list[Known]) -> Known:
@@ -329,18 +337,24 @@ def reduce(node: UOp, known: list[Known]) -> Known:
     x, error = known[0]
     value = apply_op(node, [x])
     if not dtypes.is_inexact(x.dtype) or not x.size:
-        return value, none_if_zero(None if error is None else np.where(np.any(error > 0, axes), UNKNOWN, 0))
+        return value, none_if_zero(
+            None if error is None else np.where(np.any(error > 0, axes), UNKNOWN, 0)
+        )
     errors = errors_of(known[0])
     count = math.prod(x.shape[a] for a in axes)
     if count == 1:
         zero = zeros_of(value)
-        return value, none_if_zero(np.where(zero, np.maximum(errors.sum(axes), TINY), errors.sum(axes)))
+        return value, none_if_zero(
+            np.where(zero, np.maximum(errors.sum(axes), TINY), errors.sum(axes))
+        )
     size = np.abs(as_float(x))
     lost = np.isinf(errors).any(axes)
     lost |= ((errors > 0) & ~np.isfinite(size)).any(axes)
     finite = finite_size(x)
     if kind == "add":
-        error = summed(node, x, finite.sum(axes), count, value, np.where(np.isinf(errors), 0, errors).sum(axes))
+        error = summed(
+            node, x, finite.sum(axes), count, value, np.where(np.isinf(errors), 0, errors).sum(axes)
+        )
     elif kind == "mul":
         errors = np.where(np.isinf(errors), 0, errors)
         high = np.prod(finite + errors, axes)
@@ -383,10 +397,17 @@ def argreduce(node: UOp, known: list[Known]) -> list[Known]:
     gap = np.abs(wide - best)
     rival = (gap <= error + own) & ((error > 0) | (own > 0)) | np.isinf(error)
     rival |= (error > 0) & ~np.isfinite(wide)
-    np.put_along_axis(rival, at, np.isinf(own) | ((own > 0) & ~np.isfinite(np.take_along_axis(wide, at, axis))), axis)
+    np.put_along_axis(
+        rival,
+        at,
+        np.isinf(own) | ((own > 0) & ~np.isfinite(np.take_along_axis(wide, at, axis))),
+        axis,
+    )
     lost = rival.any(axis)
     worst = error.max(axis)
-    near = np.where(np.isinf(worst) | ~np.isfinite(value.astype(np.float64)) & (worst > 0), UNKNOWN, worst)
+    near = np.where(
+        np.isinf(worst) | ~np.isfinite(value.astype(np.float64)) & (worst > 0), UNKNOWN, worst
+    )
     return [(value, none_if_zero(near)), (index, none_if_zero(np.where(lost, UNKNOWN, 0)))]
 
 
@@ -407,7 +428,12 @@ def prefix(node: UOp, known: list[Known]) -> Known:
     if not x.size:
         return value, None
     size = np.abs(as_float(x))
-    lost = along(np.maximum, (np.isinf(errors) | ((errors > 0) & ~np.isfinite(size))).astype(np.float64)) > 0
+    lost = (
+        along(
+            np.maximum, (np.isinf(errors) | ((errors > 0) & ~np.isfinite(size))).astype(np.float64)
+        )
+        > 0
+    )
     errors = np.where(np.isinf(errors), 0, errors)
     finite = finite_size(x)
     if kind == "add":
@@ -470,7 +496,9 @@ def dot(node: UOp, known: list[Known]) -> Known:
     moved_by = product(sx, dy) + product(dx, sy) + product(dx, dy)
     count = math.prod(x.shape[a] for a in node.arg.contract[0])
     error = summed(node, x, size, count, value, moved_by)
-    if value.dtype.kind == "c" and not (np.isfinite(as_float(x)).all() and np.isfinite(as_float(y)).all()):
+    if value.dtype.kind == "c" and not (
+        np.isfinite(as_float(x)).all() and np.isfinite(as_float(y)).all()
+    ):
         error = np.where(np.isfinite(as_float(value)), error, UNKNOWN)
     # Inexact infinities times an uncertain zero are NaN or infinite.
     if (ex is not None or ey is not None) and not np.isfinite(size).all():
@@ -524,7 +552,9 @@ def scatter(node: UOp, known: list[Known]) -> Known:
     if kind == "add":
         finite_x, finite_u = finite_size(x), finite_size(updates)
         count = int(touched.max(initial=0)) + 1
-        moving = combine(np.where(np.isinf(errors), 0, errors), np.where(np.isinf(moved_by), 0, moved_by), "add")
+        moving = combine(
+            np.where(np.isinf(errors), 0, errors), np.where(np.isinf(moved_by), 0, moved_by), "add"
+        )
         made = summed(node, x, combine(finite_x, finite_u, "add"), count, value, moving)
         made = np.where((worst > 0) & ~np.isfinite(as_float(value)), UNKNOWN, made)
     else:
@@ -532,7 +562,9 @@ def scatter(node: UOp, known: list[Known]) -> Known:
         if ex is not None or eu is not None:
             high = combine(sx + errors, su + moved_by, "mul")
             made = made + 2 * (high - combine(sx, su, "mul"))
-            made = np.where(np.isnan(made) | (worst > 0) & ~np.isfinite(as_float(value)), UNKNOWN, made)
+            made = np.where(
+                np.isnan(made) | (worst > 0) & ~np.isfinite(as_float(value)), UNKNOWN, made
+            )
         elif x.dtype.kind != "c":
             made = np.where(touched > 1, UNKNOWN, 0)
         else:
@@ -726,7 +758,9 @@ def different(got: Array, value: Array, error: Array | None) -> Array:
             same |= np.isnan(x) & np.isnan(y)
         if error is not None:
             close = np.ones(value.shape, np.bool_)
-            for a, b in ((x.real, y.real), (x.imag, y.imag)) if value.dtype.kind == "c" else ((x, y),):
+            for a, b in (
+                ((x.real, y.real), (x.imag, y.imag)) if value.dtype.kind == "c" else ((x, y),)
+            ):
                 close &= (np.abs(a - b) <= error) | (a == b) | (np.isnan(a) & np.isnan(b))
             same |= close & (error > 0)
     if error is not None:

@@ -1,6 +1,7 @@
 """jax as the oracle: the same expression in both libraries, compared in all that a user can see.
 
-A case is a function of the library, `lambda J: J.lax.exp(x)`, called with jax and with tinyjax. Eager
+A case is a function of the library, `lambda J: J.lax.exp(x)`, called with jax and with tinyjax.
+Eager
 jax is used, since it compiles each operation once a run and jit would compile each case.
 """
 
@@ -122,5 +123,9 @@ def pullback(J: Any, f: Callable[..., Any], *args: Any) -> Any:
 
 def pushforward(J: Any, f: Callable[..., Any], *args: Any) -> Any:
     """Values and tangents along fixed directions of the arguments."""
-    tangents = [np.asarray(np.sin(1.0 + np.arange(np.size(a))).reshape(np.shape(a)), np.asarray(a).dtype) for a in args]  # fmt: skip
-    return J.jvp(f, args, tuple(tangents))
+
+    def direction(a: Any) -> Any:
+        a = np.asarray(a)
+        return np.asarray(np.sin(1.0 + np.arange(a.size)).reshape(a.shape), a.dtype)
+
+    return J.jvp(f, args, tuple(direction(a) for a in args))

@@ -24,17 +24,9 @@ NOT_LINEAR = {
     **dict.fromkeys(COMPARISONS, "bool results"),
     **dict.fromkeys(LEAVES, "a leaf"),
     **dict.fromkeys(set(NOT_DIFFERENTIABLE), "no derivative"),
-    **{
-        op: "its tangent is made of linear ops"
-        for op in (
-            Op.ABS, Op.SQRT, Op.RSQRT, Op.CBRT, Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P,
-            Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.SINH, Op.COSH, Op.TANH, Op.ASINH,
-            Op.ACOSH, Op.ATANH, Op.LOGISTIC, Op.ERF, Op.ERFC, Op.ERFINV, Op.LGAMMA, Op.DIGAMMA,
-            Op.REM, Op.POW, Op.MAX, Op.MIN, Op.ATAN2, Op.ARGREDUCE, Op.SORT,
-        )
-    },
-    **{op: "locally constant" for op in (Op.SIGN, Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.NEXTAFTER)},
-    **{op: "has no derivative of its own" for op in (Op.CALLBACK, Op.CHECK, Op.KERNEL)},
+    **dict.fromkeys((Op.ABS, Op.SQRT, Op.RSQRT, Op.CBRT, Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.SINH, Op.COSH, Op.TANH, Op.ASINH, Op.ACOSH, Op.ATANH, Op.LOGISTIC, Op.ERF, Op.ERFC, Op.ERFINV, Op.LGAMMA, Op.DIGAMMA, Op.REM, Op.POW, Op.MAX, Op.MIN, Op.ATAN2, Op.ARGREDUCE, Op.SORT), "its tangent is made of linear ops"),
+    **dict.fromkeys((Op.SIGN, Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.NEXTAFTER), "locally constant"),
+    **dict.fromkeys((Op.CALLBACK, Op.CHECK, Op.KERNEL), "has no derivative of its own"),
 }  # fmt: skip
 
 NOT_BATCHED = {
@@ -49,13 +41,7 @@ NOT_LOWERED = {
     **dict.fromkeys(ERASED, "erased when calls are inlined"),
     Op.CUSTOM_LIN: "replaced by its bodies when calls are inlined",
     Op.KERNEL: "a later issue",
-    **{
-        op: "vmap turns it into an ordinary op; on a mesh a later issue"
-        for op in (
-            Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.PPERMUTE, Op.ALL_TO_ALL,
-            Op.AXIS_INDEX,
-        )
-    },
+    **dict.fromkeys((Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.PPERMUTE, Op.ALL_TO_ALL, Op.AXIS_INDEX), "vmap turns it into an ordinary op; on a mesh a later issue"),
 }  # fmt: skip
 
 

@@ -14,9 +14,16 @@ from hypothesis import given, settings
 from tests.bounds import different, evaluate_with_bounds
 from tests.differential import Tally, disagreement, run_compiled, run_interpreted
 from tests.graphs import Graph, graph, graphs
+from tinyjax.core import build as B
+from tinyjax.core.avals import aval
 from tinyjax.core.config import config
 from tinyjax.core.ops import J, Op
-from tinyjax.core.uop import toposort
+from tinyjax.core.uop import UOp, param, substitute, toposort, tuple_of
+from tinyjax.core.verify import StageError
+from tinyjax.interpreters.evaluate import evaluate_body
+from tinyjax.lowering import codegen
+from tinyjax.lowering.inline import inline
+from tinyjax.lowering.prepare import prepare
 from tools.reduce_case import print_case, reduce_case
 
 CHUNK = 50
@@ -84,7 +91,7 @@ def test_many_compiled_programs_equal_the_evaluator(chunk):
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_stages_hold_between_passes(level):
-    with config.tinyjax_verify(level) if callable(config.tinyjax_verify) else verifying(level):
+    with verifying(level):
         compare(range(200_000, 200_040), run_compiled, SMALL)
 
 
@@ -126,3 +133,31 @@ def test_a_wrong_result_is_noticed_beyond_its_bound_and_not_within():
             if value.size and value.dtype == np.float32 and error is None:
                 wrong = np.where(np.isfinite(value), np.nextafter(value, np.float32(np.inf)), 0)
                 assert different(wrong.astype(np.float32), value, error).any()
+
+
+def test_flattening_and_its_normal_form_keep_the_results():
+    """The passes over stage 1, each against the evaluator on what came before it."""
+    for seed in range(300_000, 300_100):
+        made = graph(seed, SMALL)
+        for changed in (inline(made.body), prepare(inline(made.body))):
+            found = evaluate_body(changed, made.args)
+            wanted = evaluate_with_bounds(made.body, made.args)
+            for got, (value, error) in zip(found, wanted, strict=True):
+                assert not different(got, value, error).any(), made
+
+
+def test_a_pass_that_changes_a_result_is_named(monkeypatch):
+    """merge_ranges, replaced by one that loses the last iteration of a loop."""
+    x = param(0, aval((3, 5), np.dtype(np.float32)))
+    body = tuple_of([B.sum_(B.mul(x, x), [1])])
+
+    def shortened(sink):
+        ranges = [n for n in toposort([sink]) if n.op is Op.RANGE and n.arg[1] == "reduce"]
+        smaller = {
+            r: UOp(Op.RANGE, (B.scalar(4, np.dtype(np.int64)),), r.arg) for r in ranges
+        }  # fmt: skip
+        return substitute([sink], smaller)[0]
+
+    monkeypatch.setattr(codegen, "merge_ranges", shortened)
+    with verifying(2), pytest.raises(StageError, match="pass merge_ranges changes what"):
+        run_compiled(body, [np.ones((3, 5), np.float32)])

@@ -1,4 +1,4 @@
-"""What a user reads after a mistake: JAX's exception, the argument's path, the user's line, the fix.
+"""What a user reads after a mistake: exception, argument path, user's line, fix.
 
 One row per mistake; every fragment must be in the message.
 """
@@ -37,7 +37,8 @@ def mistake(expected: type[Exception], *fragments: str) -> Callable[[Callable[[]
 @mistake(
     errors.TracerBoolConversionError,
     "Attempted boolean conversion", "argument x['a'] of jit of step at " + HERE,
-    """in if_under_jit.<locals>.step:  if x["a"].sum() > 0:""", "jnp.where, lax.cond", "static_argnames",
+    """in if_under_jit.<locals>.step:  if x["a"].sum() > 0:""", "jnp.where, lax.cond",
+    "static_argnames",
 )  # fmt: skip
 def if_under_jit() -> Any:
     def step(scale: Any, x: Any) -> Any:
@@ -115,7 +116,7 @@ def mask_under_jit() -> Any:
     return jax.jit(lambda x: x[x > 0])(X3)
 
 
-# --- values of differentiated arrays: a plain number would drop the gradient ----------------------------
+# --- values of differentiated arrays: a plain number would drop the gradient ----------------------
 
 
 @mistake(
@@ -150,7 +151,7 @@ def complex_under_jvp() -> Any:
     return jax.jvp(lambda x: x * complex(x).real, (1.0,), (1.0,))
 
 
-# --- escaped tracers --------------------------------------------------------------------------------
+# --- escaped tracers ------------------------------------------------------------------------------
 
 
 @mistake(
@@ -194,7 +195,7 @@ def test_a_value_that_escapes_from_grad_still_has_its_value() -> None:
     assert float(kept[0] + 1) == 7
 
 
-# --- leaves that are not arrays -----------------------------------------------------------------------
+# --- leaves that are not arrays -------------------------------------------------------------------
 
 
 @mistake(TypeError, "argument params['name'] to f", "'layer'", "static_argnames='params'")
@@ -225,7 +226,7 @@ def object_operand() -> Any:
     return jax.lax.sin(object())
 
 
-# --- gradients that do not exist ------------------------------------------------------------------------
+# --- gradients that do not exist ------------------------------------------------------------------
 
 
 @mistake(errors.GradTypeError, "got i32[] for x", "write 3.0 instead of 3")
@@ -286,7 +287,7 @@ def cotangent_of_another_structure() -> Any:
     return jax.vjp(lambda a: (a, a), X3)[1](X3)
 
 
-# --- shapes -------------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 
 
 @mistake(
@@ -342,7 +343,7 @@ def truth_of_a_vector() -> Any:
     return bool(jnp.ones(3))
 
 
-# --- vmap ---------------------------------------------------------------------------------------------
+# --- vmap -----------------------------------------------------------------------------------------
 
 
 @mistake(
@@ -375,7 +376,7 @@ def vmap_output_that_differs() -> Any:
     return jax.vmap(lambda p: p, out_axes=None)(X3)
 
 
-# --- control flow ---------------------------------------------------------------------------------------
+# --- control flow ---------------------------------------------------------------------------------
 
 
 @mistake(
@@ -442,7 +443,7 @@ def while_carry_of_another_shape() -> Any:
     return jax.lax.while_loop(lambda c: c[0] < 3, body, (0, 1.0))
 
 
-# --- jit ------------------------------------------------------------------------------------------------
+# --- jit ------------------------------------------------------------------------------------------
 
 
 @mistake(ValueError, "static argument 1 of", "<class 'list'> is not hashable", "Pass a tuple")
@@ -476,7 +477,7 @@ def too_many_traces() -> Any:
     return f(jnp.ones(4))
 
 
-# --- random numbers, names, options -------------------------------------------------------------------------
+# --- random numbers, names, options ---------------------------------------------------------------
 
 
 @mistake(TypeError, "normal accepts a PRNG key (jax.random.key(seed))", "got 3")

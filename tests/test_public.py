@@ -1,4 +1,5 @@
-"""Public modules beside the big ones: jacobians, test_util, scipy, devices, typing, flatten_util."""
+"""Public modules beside the big ones: jacobians, test_util, scipy, devices, typing,
+flatten_util."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ JACOBIANS: dict[str, Case] = {
     "hessian tree": lambda J: J.hessian(lambda t: (t["u"] ** 2).sum() * t["v"][0])(TREE),
     "jacobian scalar": lambda J: J.jacobian(lambda x: x**2)(2.0),
     "under jit": lambda J: J.jit(J.jacfwd(lambda x: x * x.sum()))(X),
-    "holomorphic": lambda J: J.jacrev(lambda z: z**2, holomorphic=True)(X.astype(np.complex64) * 1j),
+    "holomorphic": lambda J: (
+        J.jacrev(lambda z: z**2, holomorphic=True)(X.astype(np.complex64) * 1j)
+    ),
     "custom_gradient": lambda J: J.grad(
         J.custom_gradient(lambda x: (x**2, lambda g: (g * 7 * x,)))
     )(2.0),
@@ -59,7 +62,8 @@ def test_transformations_are_those_of_jax(name: str) -> None:
 
 
 ONE = (
-    "gammaln gamma digamma erf erfc erfinv expit logit entr i0 i0e i1 i1e ndtr log_ndtr ndtri gammasgn "
+    "gammaln gamma digamma erf erfc erfinv expit logit entr i0 i0e i1 i1e ndtr log_ndtr ndtri "
+    "gammasgn "
     "factorial"
 ).split()
 TWO = "betaln beta xlogy xlog1py rel_entr kl_div gammainc gammaincc boxcox boxcox1p poch".split()
@@ -211,7 +215,7 @@ def test_clearing_caches_traces_anew() -> None:
     assert count == [2]
 
 
-# --- annotations --------------------------------------------------------------------------------------
+# --- annotations ----------------------------------------------------------------------------------
 
 
 def test_arrays_work_in_jaxtyping_annotations() -> None:
@@ -263,4 +267,4 @@ print(all(getattr(tinyjax, n).__name__ == f"tinyjax.{{n}}" for n in names))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["[]", "True"]
     with pytest.raises(AttributeError, match="no attribute 'numpyy'"):
-        jax.numpyy
+        _ = jax.numpyy

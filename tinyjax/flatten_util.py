@@ -36,7 +36,8 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
             )
         if n.dtype != dtype:
             raise TypeError(
-                f"unravel function given array of dtype {n.dtype.name}, but expected dtype {dtype.name}"
+                f"unravel function given array of dtype {n.dtype.name}, but expected dtype "
+                f"{dtype.name}"
             )
         out, start = [], 0
         for shape, kind in zip(shapes, kinds, strict=True):

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import dtypes
-from tinyjax.core.avals import Aval, aval
+from tinyjax.core.avals import Aval
 from tinyjax.core.body import open_body
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value, get, param, substitute, toposort, tuple_of

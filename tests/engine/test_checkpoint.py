@@ -37,7 +37,10 @@ def op_counts(f, *args):
 
 def test_only_inputs_are_saved_and_the_rest_is_recomputed():
     f = checkpoint(lambda x: jnp.sum(jnp.sin(jnp.sum(jnp.sin(x)) * x)))
-    assert_jaxpr(grad(f), [f32[3]], """
+    assert_jaxpr(
+        grad(f),
+        [f32[3]],
+        """
         { lambda a:f32[3]. let
             b:f32[3] = linear[
               name=transpose(<lambda>)
@@ -58,7 +61,8 @@ def test_only_inputs_are_saved_and_the_rest_is_recomputed():
                   p:f32[3] = add j o
                 in (p,) }
             ] a 1.0:f32[]
-          in (b,) }""")
+          in (b,) }""",
+    )
 
 
 def block(w, x):
@@ -75,13 +79,16 @@ def loss(policy=None, wrap=True):
 P = checkpoint_policies
 # Forward 2 products, backward 3 (none for x); of sin, tanh and the products, what is recomputed.
 RECOMPUTED = {
-    "without checkpoint": (dict(wrap=False), {Op.DOT: 0, Op.SIN: 0}),
-    "nothing saved": (dict(policy=P.nothing_saveable), {Op.DOT: 2, Op.SIN: 1}),
-    "no policy": (dict(), {Op.DOT: 2, Op.SIN: 1}),
-    "everything saved": (dict(policy=P.everything_saveable), {Op.DOT: 0, Op.SIN: 0}),
-    "products saved": (dict(policy=P.dots_saveable), {Op.DOT: 0, Op.SIN: 1}),
-    "products of weights saved": (dict(policy=P.dots_with_no_batch_dims_saveable), {Op.DOT: 0, Op.SIN: 1}),
-    "h saved": (dict(policy=P.save_only_these_names("h")), {Op.DOT: 2, Op.SIN: 0}),
+    "without checkpoint": ({"wrap": False}, {Op.DOT: 0, Op.SIN: 0}),
+    "nothing saved": ({"policy": P.nothing_saveable}, {Op.DOT: 2, Op.SIN: 1}),
+    "no policy": ({}, {Op.DOT: 2, Op.SIN: 1}),
+    "everything saved": ({"policy": P.everything_saveable}, {Op.DOT: 0, Op.SIN: 0}),
+    "products saved": ({"policy": P.dots_saveable}, {Op.DOT: 0, Op.SIN: 1}),
+    "products of weights saved": (
+        {"policy": P.dots_with_no_batch_dims_saveable},
+        {Op.DOT: 0, Op.SIN: 1},
+    ),
+    "h saved": ({"policy": P.save_only_these_names("h")}, {Op.DOT: 2, Op.SIN: 0}),
 }
 
 
@@ -93,7 +100,9 @@ def test_a_policy_recomputes_exactly_what_it_does_not_save(name):
     assert {op: got[op] - base[op] for op in extra} == extra
 
 
-@pytest.mark.parametrize("policy", [None, P.dots_saveable, P.save_only_these_names("h"), P.everything_saveable])
+@pytest.mark.parametrize(
+    "policy", [None, P.dots_saveable, P.save_only_these_names("h"), P.everything_saveable]
+)
 def test_gradients_do_not_depend_on_the_policy(policy):
     w, x = np.linspace(-1, 1, 16, dtype="f4").reshape(4, 4), np.ones((2, 4), "f4")
     want = np.asarray(loss(wrap=False)(w, x)[1])

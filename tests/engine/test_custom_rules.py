@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from tests.oracle import check, raises
 import tinyjax
+from tests.oracle import check
 from tinyjax import grad, jit, jvp, vmap
 from tinyjax import numpy as jnp
 
@@ -50,138 +50,224 @@ def case(name):
     return register
 
 
-@case('cj')
-def cj(J): f=mkjvp(J); return J.grad(f,(0,1))(2.,3.),J.jvp(f,(2.,3.),(1.,1.)),J.vmap(J.grad(f),(0,None))(x3,2.),J.jit(J.grad(f))(2.,3.),J.grad(J.jit(f))(2.,3.)
+@case("cj")
+def cj(J):
+    f = mkjvp(J)
+    return (
+        J.grad(f, (0, 1))(2.0, 3.0),
+        J.jvp(f, (2.0, 3.0), (1.0, 1.0)),
+        J.vmap(J.grad(f), (0, None))(x3, 2.0),
+        J.jit(J.grad(f))(2.0, 3.0),
+        J.grad(J.jit(f))(2.0, 3.0),
+    )
 
 
-@case('cj2')
-def cj2(J): f=mkjvp(J); return J.grad(J.grad(f))(2.,3.),J.grad(J.grad(f),1)(2.,3.), J.grad(lambda x:J.vmap(f,(0,None))(x3*x,x).sum())(2.)
+@case("cj2")
+def cj2(J):
+    f = mkjvp(J)
+    return (
+        J.grad(J.grad(f))(2.0, 3.0),
+        J.grad(J.grad(f), 1)(2.0, 3.0),
+        J.grad(lambda x: J.vmap(f, (0, None))(x3 * x, x).sum())(2.0),
+    )
 
 
-@case('cv')
-def cv(J): f=mkvjp(J); return J.grad(f,(0,1))(2.,3.),J.vmap(J.grad(f),(0,None))(x3,2.),J.jit(J.grad(f))(2.,3.),J.grad(J.jit(f))(2.,3.)
+@case("cv")
+def cv(J):
+    f = mkvjp(J)
+    return (
+        J.grad(f, (0, 1))(2.0, 3.0),
+        J.vmap(J.grad(f), (0, None))(x3, 2.0),
+        J.jit(J.grad(f))(2.0, 3.0),
+        J.grad(J.jit(f))(2.0, 3.0),
+    )
 
 
-@case('cv2')
-def cv2(J): f=mkvjp(J); return J.grad(J.grad(f))(2.,3.),J.grad(J.grad(f),1)(2.,3.), J.grad(lambda x:J.vmap(f,(0,None))(x3*x,x).sum())(2.), J.grad(lambda x:J.vmap(f,(None,0))(x,x3).sum())(2.)
+@case("cv2")
+def cv2(J):
+    f = mkvjp(J)
+    return (
+        J.grad(J.grad(f))(2.0, 3.0),
+        J.grad(J.grad(f), 1)(2.0, 3.0),
+        J.grad(lambda x: J.vmap(f, (0, None))(x3 * x, x).sum())(2.0),
+        J.grad(lambda x: J.vmap(f, (None, 0))(x, x3).sum())(2.0),
+    )
 
 
-@case('cvvm')
-def cvvm(J): f=mkvjp(J); return J.vmap(J.vmap(J.grad(f,(0,1)),(0,None)),(None,0))(x3,x3), J.jit(J.vmap(J.grad(f,(0,1)),(0,None)))(x3,2.), J.grad(lambda y:J.jit(J.vmap(f,(0,None)))(x3,y).sum())(2.)
+@case("cvvm")
+def cvvm(J):
+    f = mkvjp(J)
+    return (
+        J.vmap(J.vmap(J.grad(f, (0, 1)), (0, None)), (None, 0))(x3, x3),
+        J.jit(J.vmap(J.grad(f, (0, 1)), (0, None)))(x3, 2.0),
+        J.grad(lambda y: J.jit(J.vmap(f, (0, None)))(x3, y).sum())(2.0),
+    )
 
 
-@case('cv scan')
-def cv_scan(J): f=mkvjp(J); return J.grad(lambda y:J.lax.scan(lambda c,x:(f(c,x)+y,c),y,x3)[0])(2.)
+@case("cv scan")
+def cv_scan(J):
+    f = mkvjp(J)
+    return J.grad(lambda y: J.lax.scan(lambda c, x: (f(c, x) + y, c), y, x3)[0])(2.0)
 
 
-@case('cj scan')
-def cj_scan(J): f=mkjvp(J); return J.grad(lambda y:J.lax.scan(lambda c,x:(f(c,x)+y,c),y,x3)[0])(2.)
+@case("cj scan")
+def cj_scan(J):
+    f = mkjvp(J)
+    return J.grad(lambda y: J.lax.scan(lambda c, x: (f(c, x) + y, c), y, x3)[0])(2.0)
 
 
-@case('cv cond')
-def cv_cond(J): f=mkvjp(J); return J.grad(lambda y:J.lax.cond(y>0,lambda y:f(y,y),lambda y:y,y))(2.)
+@case("cv cond")
+def cv_cond(J):
+    f = mkvjp(J)
+    return J.grad(lambda y: J.lax.cond(y > 0, lambda y: f(y, y), lambda y: y, y))(2.0)
 
 
-@case('cv ckpt')
-def cv_ckpt(J): f=mkvjp(J); return J.grad(J.checkpoint(lambda y:J.numpy.sin(f(y,y))))(2.),J.vmap(J.grad(J.checkpoint(lambda y:f(y,y))))(x3)
+@case("cv ckpt")
+def cv_ckpt(J):
+    f = mkvjp(J)
+    return J.grad(J.checkpoint(lambda y: J.numpy.sin(f(y, y))))(2.0), J.vmap(
+        J.grad(J.checkpoint(lambda y: f(y, y)))
+    )(x3)
 
 
-@case('cv nondiff')
+@case("cv nondiff")
 def cv_nondiff(J):
-    @functools.partial(J.custom_vjp,nondiff_argnums=(0,))
-    def g(fn,x): return fn(x)
-    g.defvjp(lambda fn,x:(fn(x),x), lambda fn,x,ct:(ct*fn(x)*100,))
-    return J.grad(lambda x:g(J.numpy.sin,x))(2.),J.vmap(J.grad(lambda x:g(J.numpy.sin,x)))(x3),J.jit(J.grad(lambda x:g(J.numpy.sin,x)))(2.)
+    @functools.partial(J.custom_vjp, nondiff_argnums=(0,))
+    def g(fn, x):
+        return fn(x)
+
+    g.defvjp(lambda fn, x: (fn(x), x), lambda fn, x, ct: (ct * fn(x) * 100,))
+    return (
+        J.grad(lambda x: g(J.numpy.sin, x))(2.0),
+        J.vmap(J.grad(lambda x: g(J.numpy.sin, x)))(x3),
+        J.jit(J.grad(lambda x: g(J.numpy.sin, x)))(2.0),
+    )
 
 
-@case('cv nondiff1')
+@case("cv nondiff1")
 def cv_nondiff1(J):
-    @functools.partial(J.custom_vjp,nondiff_argnums=(1,))
-    def g(x,n): return x*n
-    g.defvjp(lambda x,n:(x*n,x), lambda n,x,ct:(ct*n*100,))
-    return J.grad(g)(2.,3),J.grad(lambda x:g(x,n=3))(2.)
+    @functools.partial(J.custom_vjp, nondiff_argnums=(1,))
+    def g(x, n):
+        return x * n
+
+    g.defvjp(lambda x, n: (x * n, x), lambda n, x, ct: (ct * n * 100,))
+    return J.grad(g)(2.0, 3), J.grad(lambda x: g(x, n=3))(2.0)
 
 
-@case('cj nondiff')
+@case("cj nondiff")
 def cj_nondiff(J):
-    @functools.partial(J.custom_jvp,nondiff_argnums=(0,))
-    def g(fn,x): return fn(x)
+    @functools.partial(J.custom_jvp, nondiff_argnums=(0,))
+    def g(fn, x):
+        return fn(x)
+
     @g.defjvp
-    def _(fn,p,t): return fn(p[0]), t[0]*100
-    return J.grad(lambda x:g(J.numpy.sin,x))(2.),J.jit(J.vmap(J.grad(lambda x:g(J.numpy.sin,x))))(x3)
+    def _(fn, p, t):
+        return fn(p[0]), t[0] * 100
+
+    return J.grad(lambda x: g(J.numpy.sin, x))(2.0), J.jit(
+        J.vmap(J.grad(lambda x: g(J.numpy.sin, x)))
+    )(x3)
 
 
-@case('cv none')
+@case("cv none")
 def cv_none(J):
     @J.custom_vjp
-    def g(x,y): return x*y
-    g.defvjp(lambda x,y:(x*y,None), lambda r,ct:(ct,None)); return J.grad(g,(0,1))(2.,3.)
+    def g(x, y):
+        return x * y
+
+    g.defvjp(lambda x, y: (x * y, None), lambda r, ct: (ct, None))
+    return J.grad(g, (0, 1))(2.0, 3.0)
 
 
-@case('cv tree')
+@case("cv tree")
 def cv_tree(J):
     @J.custom_vjp
-    def g(d): return {'o':d['a']*d['b'],'n':d['n']}
-    g.defvjp(lambda d:(g(d),d), lambda d,ct:({'a':ct['o']*d['b']*2,'b':ct['o']*d['a'],'n':None},))
-    return J.grad(lambda d:g(d)['o'],allow_int=True)({'a':2.,'b':3.,'n':np.int32(1)})
+    def g(d):
+        return {"o": d["a"] * d["b"], "n": d["n"]}
+
+    g.defvjp(
+        lambda d: (g(d), d),
+        lambda d, ct: ({"a": ct["o"] * d["b"] * 2, "b": ct["o"] * d["a"], "n": None},),
+    )
+    return J.grad(lambda d: g(d)["o"], allow_int=True)({"a": 2.0, "b": 3.0, "n": np.int32(1)})
 
 
-@case('cv nested')
+@case("cv nested")
 def cv_nested(J):
-    f=mkvjp(J)
+    f = mkvjp(J)
+
     @J.custom_vjp
-    def g(x): return f(x,x)
-    g.defvjp(lambda x:(g(x),x), lambda x,ct:(ct*J.grad(lambda z:f(z,z))(x),))
-    return J.grad(g)(2.),J.grad(J.grad(g))(2.),J.vmap(J.grad(g))(x3)
+    def g(x):
+        return f(x, x)
+
+    g.defvjp(lambda x: (g(x), x), lambda x, ct: (ct * J.grad(lambda z: f(z, z))(x),))
+    return J.grad(g)(2.0), J.grad(J.grad(g))(2.0), J.vmap(J.grad(g))(x3)
 
 
-@case('cj defjvps')
+@case("cj defjvps")
 def cj_defjvps(J):
     @J.custom_jvp
-    def f(x,y): return J.numpy.sin(x)*y
-    f.defjvps(lambda t,o,x,y:J.numpy.cos(x)*t*y*2, None)
-    return J.grad(f,(0,1))(2.,3.)
+    def f(x, y):
+        return J.numpy.sin(x) * y
+
+    f.defjvps(lambda t, o, x, y: J.numpy.cos(x) * t * y * 2, None)
+    return J.grad(f, (0, 1))(2.0, 3.0)
 
 
-@case('cj closure const')
+@case("cj closure const")
 def cj_closure_const(J):
-    w=J.numpy.asarray(x3)
+    w = J.numpy.asarray(x3)
+
     @J.custom_jvp
-    def f(x): return (x*w).sum()
+    def f(x):
+        return (x * w).sum()
+
     @f.defjvp
-    def _(p,t): return f(p[0]), (t[0]*w*5).sum()
-    return J.grad(f)(x3), J.jit(J.grad(f))(x3), J.vmap(J.grad(f))(np.stack([x3,x3]))
+    def _(p, t):
+        return f(p[0]), (t[0] * w * 5).sum()
+
+    return J.grad(f)(x3), J.jit(J.grad(f))(x3), J.vmap(J.grad(f))(np.stack([x3, x3]))
 
 
-@case('cj closure jit')
+@case("cj closure jit")
 def cj_closure_jit(J):
-    def outer(w,x):
+    def outer(w, x):
         @J.custom_jvp
-        def f(x): return x*w
+        def f(x):
+            return x * w
+
         @f.defjvp
-        def _(p,t): return f(p[0]), t[0]*w*5
+        def _(p, t):
+            return f(p[0]), t[0] * w * 5
+
         return J.grad(f)(x)
-    return J.jit(outer)(2.,3.), J.vmap(outer)(x3,x3), J.jit(J.vmap(outer))(x3,x3)
+
+    return J.jit(outer)(2.0, 3.0), J.vmap(outer)(x3, x3), J.jit(J.vmap(outer))(x3, x3)
 
 
-@case('cv int')
+@case("cv int")
 def cv_int(J):
     @J.custom_vjp
-    def f(x,n): return x*n
-    f.defvjp(lambda x,n:(f(x,n),n), lambda n,ct:(ct*n,np.zeros((),jax.dtypes.float0)))
-    return J.grad(f)(2.,np.int32(3)), J.vmap(J.grad(f),(0,None))(x3,np.int32(3))
+    def f(x, n):
+        return x * n
+
+    f.defvjp(lambda x, n: (f(x, n), n), lambda n, ct: (ct * n, np.zeros((), jax.dtypes.float0)))
+    return J.grad(f)(2.0, np.int32(3)), J.vmap(J.grad(f), (0, None))(x3, np.int32(3))
 
 
-@case('cj symz')
+@case("cj symz")
 def cj_symz(J):
     @J.custom_jvp
-    def f(x,y): return x*y
-    def rule(p,t):
-        out=p[0]*p[1]
-        zs=[type(u).__name__=='SymbolicZero' for u in t]
-        return out, (0 if zs[0] else t[0]*p[1])+(0 if zs[1] else 9*t[1])
-    f.defjvp(rule,symbolic_zeros=True)
-    return J.grad(f)(2.,3.),J.grad(f,1)(2.,3.),J.jit(J.grad(f))(2.,3.)
+    def f(x, y):
+        return x * y
+
+    def rule(p, t):
+        out = p[0] * p[1]
+        zs = [type(u).__name__ == "SymbolicZero" for u in t]
+        return out, (0 if zs[0] else t[0] * p[1]) + (0 if zs[1] else 9 * t[1])
+
+    f.defjvp(rule, symbolic_zeros=True)
+    return J.grad(f)(2.0, 3.0), J.grad(f, 1)(2.0, 3.0), J.jit(J.grad(f))(2.0, 3.0)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -215,11 +301,15 @@ def test_with_both_rules_each_mode_uses_its_own():
 @pytest.mark.parametrize("outer", [lambda f: f, jit])
 def test_forward_mode_without_a_forward_rule_says_which_is_missing(outer):
     f = mkvjp(tinyjax)
-    with pytest.raises(TypeError, match=r"forward-mode differentiation \(jvp\) to a custom_vjp.*defjvp"):
+    with pytest.raises(
+        TypeError, match=r"forward-mode differentiation \(jvp\) to a custom_vjp.*defjvp"
+    ):
         outer(lambda x: jvp(lambda y: f(y, y), (x,), (1.0,)))(2.0)
 
 
-@pytest.mark.parametrize("outer", [lambda f: f, jit, lambda f: (lambda w: vmap(f)(w * np.ones(2, "f4")).sum())])
+@pytest.mark.parametrize(
+    "outer", [lambda f: f, jit, lambda f: lambda w: vmap(f)(w * np.ones(2, "f4")).sum()]
+)
 def test_a_closed_over_value_that_is_differentiated_is_refused(outer):
     def loss(w):
         @tinyjax.custom_vjp

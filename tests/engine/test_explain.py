@@ -20,7 +20,9 @@ def test_each_trace_says_what_differed_from_the_nearest_one():
     step({"w": np.ones(3, "f4")}, np.float32(2.0))
     step({"w": np.ones(5, "f4")}, 2.0)
     step({"w": np.ones(5, "f4"), "b": 1.0}, 2.0)
-    assert_text(str(explain(step)), """
+    assert_text(
+        str(explain(step)),
+        """
         step: 4 traces, 1 general-path hits
           trace 1: (params['w']: f32[3], x: f32[] (weak))
             because of the first call
@@ -29,7 +31,8 @@ def test_each_trace_says_what_differed_from_the_nearest_one():
           trace 3: (params['w']: f32[5], x: f32[] (weak))
             because of params['w']: f32[3] -> f32[5]
           trace 4: (params['b']: f32[] (weak), params['w']: f32[5], x: f32[] (weak))
-            because of the tree of the arguments: PyTreeDef((({'w': *}, *), {})) -> PyTreeDef((({'b': *, 'w': *}, *), {}))""")
+            because of the tree of the arguments: PyTreeDef((({'w': *}, *), {})) -> PyTreeDef((({'b': *, 'w': *}, *), {}))""",
+    )
 
 
 def test_static_arguments_and_configuration_are_reasons():

@@ -159,7 +159,9 @@ def test_grad_fxn_replaces_the_rule():
     f = function(lambda x, y: x * y, grad_fxn=lambda ct, x, y: (10 * ct * y, None))
     assert [float(g) for g in grad(f, (0, 1))(2.0, 3.0)] == [30.0, 0.0]
     assert float(jit(grad(f))(2.0, 3.0)) == 30.0
-    np.testing.assert_allclose(np.asarray(vmap(grad(f), (0, None))(np.ones(2, "f4"), 3.0)), [30, 30])
+    np.testing.assert_allclose(
+        np.asarray(vmap(grad(f), (0, None))(np.ones(2, "f4"), 3.0)), [30, 30]
+    )
 
 
 def test_trees_and_static_arguments():
@@ -190,7 +192,10 @@ def test_no_arguments_and_no_outputs():
 
 def test_a_call_in_a_jaxpr_shows_its_body():
     f = function(lambda x: jnp.sin(x) + 1, name="f")
-    assert_jaxpr(lambda x: f(f(x)), [f32[3]], """
+    assert_jaxpr(
+        lambda x: f(f(x)),
+        [f32[3]],
+        """
         let f = { lambda a:f32[3]. let
             b:f32[3] = sin a
             c:f32[3] = add b 1.0
@@ -198,7 +203,8 @@ def test_a_call_in_a_jaxpr_shows_its_body():
         { lambda a:f32[3]. let
             b:f32[3] = function[name=f body=f] a
             c:f32[3] = function[name=f body=f] b
-          in (c,) }""")
+          in (c,) }""",
+    )
 
 
 def test_second_derivatives_and_batches_of_a_precompiled_function():

@@ -1,4 +1,5 @@
-"""Arrays beside other libraries: DLPack both ways, NumPy's protocols, copies, pickles, notebooks."""
+"""Arrays beside other libraries: DLPack both ways, NumPy's protocols, copies, pickles,
+notebooks."""
 
 from __future__ import annotations
 

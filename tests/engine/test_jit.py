@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-
-import jax
-import numpy as np
-import pytest
-
-from tests.oracle import check, raises
 import gc
 import weakref
 
+import numpy as np
+import pytest
+
 import tinyjax
+from tests.oracle import check, raises
 from tinyjax import jit
 from tinyjax import numpy as jnp
-
 
 x3 = np.array([1.0, 2.0, 3.0], np.float32)
 m = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -30,151 +27,205 @@ def case(name):
     return register
 
 
-@case('jit static types')
+@case("jit static types")
 def jit_static_types(J):
-    f=J.jit(lambda x,n:x*n,static_argnums=1); return f(x3,1),f(x3,True),f(x3,1.0),f(x3,2)
+    f = J.jit(lambda x, n: x * n, static_argnums=1)
+    return f(x3, 1), f(x3, True), f(x3, 1.0), f(x3, 2)
 
 
-@case('jit statname')
+@case("jit statname")
 def jit_statname(J):
-    f=J.jit(lambda x,*,mode='a':x if mode=='a' else -x,static_argnames='mode'); return f(x3),f(x3,mode='b')
+    f = J.jit(lambda x, *, mode="a": x if mode == "a" else -x, static_argnames="mode")
+    return f(x3), f(x3, mode="b")
 
 
-@case('jit kwargs')
+@case("jit kwargs")
 def jit_kwargs(J):
-    f=J.jit(lambda x,y=2.0,**k:x*y+k.get('z',0)); return f(x3),f(x3,y=3.0),f(x3,3.0,z=1.0)
+    f = J.jit(lambda x, y=2.0, **k: x * y + k.get("z", 0))
+    return f(x3), f(x3, y=3.0), f(x3, 3.0, z=1.0)
 
 
-@case('jit varargs')
-def jit_varargs(J): return J.jit(lambda *a:sum(a))(x3,x3,1.0)
+@case("jit varargs")
+def jit_varargs(J):
+    return J.jit(lambda *a: sum(a))(x3, x3, 1.0)
 
 
-@case('jit none')
-def jit_none(J): return J.jit(lambda x,n:(x,n))(x3,None)
+@case("jit none")
+def jit_none(J):
+    return J.jit(lambda x, n: (x, n))(x3, None)
 
 
-@case('jit empty')
-def jit_empty(J): return J.jit(lambda:())()
+@case("jit empty")
+def jit_empty(J):
+    return J.jit(lambda: ())()
 
 
-@case('jit const')
-def jit_const(J): return J.jit(lambda:3)()
+@case("jit const")
+def jit_const(J):
+    return J.jit(lambda: 3)()
 
 
-@case('jit pass')
-def jit_pass(J): return J.jit(lambda x:(x,x))(x3)
+@case("jit pass")
+def jit_pass(J):
+    return J.jit(lambda x: (x, x))(x3)
 
 
-@case('jit identity np')
-def jit_identity_np(J): return J.jit(lambda x:x)(5)
+@case("jit identity np")
+def jit_identity_np(J):
+    return J.jit(lambda x: x)(5)
 
 
-@case('disable')
+@case("disable")
 def disable(J):
-    with J.disable_jit(): return J.jit(lambda x:x*2)(x3), J.lax.scan(lambda c,x:(c+x,c),0.0,x3)
+    with J.disable_jit():
+        return J.jit(lambda x: x * 2)(x3), J.lax.scan(lambda c, x: (c + x, c), 0.0, x3)
 
 
-@case('bound method')
+@case("bound method")
 def bound_method(J):
     class M:
-        def __init__(s): s.w=J.numpy.asarray(2.0)
-        def f(s,x): return s.w*x
-    m=M(); return J.jit(m.f)(x3), J.grad(m.f)(1.0), J.vmap(m.f)(x3)
+        def __init__(s):
+            s.w = J.numpy.asarray(2.0)
+
+        def f(s, x):
+            return s.w * x
+
+    m = M()
+    return J.jit(m.f)(x3), J.grad(m.f)(1.0), J.vmap(m.f)(x3)
 
 
-@case('partial')
-def partials(J): return J.jit(functools.partial(lambda a,b:a*b,2.0))(x3),J.vmap(functools.partial(lambda a,b:a*b,b=2.0))(x3)
+@case("partial")
+def partials(J):
+    return J.jit(functools.partial(lambda a, b: a * b, 2.0))(x3), J.vmap(
+        functools.partial(lambda a, b: a * b, b=2.0)
+    )(x3)
 
 
-@case('method static')
+@case("method static")
 def method_static(J):
     class M:
-        w=2.0
-        @functools.partial(J.jit,static_argnums=0)
-        def f(s,x): return s.w*x
+        w = 2.0
+
+        @functools.partial(J.jit, static_argnums=0)
+        def f(s, x):
+            return s.w * x
+
     return M().f(x3)
 
 
-@case('donate')
-def donate(J): 
-    f=J.jit(lambda x:x+1,donate_argnums=0); a=J.numpy.ones(3); f(a); return bool(a.is_deleted())
+@case("donate")
+def donate(J):
+    f = J.jit(lambda x: x + 1, donate_argnums=0)
+    a = J.numpy.ones(3)
+    f(a)
+    return bool(a.is_deleted())
 
 
-@case('donate names')
-def donate_names(J): 
-    f=J.jit(lambda x,y:x+y,donate_argnames='y'); a=J.numpy.ones(3); b=J.numpy.ones(3); f(a,y=b); return str((a.is_deleted(),b.is_deleted()))
+@case("donate names")
+def donate_names(J):
+    f = J.jit(lambda x, y: x + y, donate_argnames="y")
+    a = J.numpy.ones(3)
+    b = J.numpy.ones(3)
+    f(a, y=b)
+    return str((a.is_deleted(), b.is_deleted()))
 
 
-@case('cache capture')
+@case("cache capture")
 def cache_capture(J):
     # jit inside grad capturing variables: not reused wrongly
     @J.jit
-    def dummy(y): return y
+    def dummy(y):
+        return y
+
     def outer(x):
         @J.jit
-        def g(y): return x*y
-        return g(2.0)+g(3.0)
-    return J.grad(outer)(1.0),J.grad(outer)(5.0)
+        def g(y):
+            return x * y
+
+        return g(2.0) + g(3.0)
+
+    return J.grad(outer)(1.0), J.grad(outer)(5.0)
 
 
-@case('scan empty')
-def scan_empty(J): return J.lax.scan(lambda c,x:((),x*2),(),x3)
+@case("scan empty")
+def scan_empty(J):
+    return J.lax.scan(lambda c, x: ((), x * 2), (), x3)
 
 
-@case('scan none')
-def scan_none(J): return J.lax.scan(lambda c,x:(c+1,c),0.0,None,length=3)
+@case("scan none")
+def scan_none(J):
+    return J.lax.scan(lambda c, x: (c + 1, c), 0.0, None, length=3)
 
 
-@case('scan zero')
-def scan_zero(J): return J.lax.scan(lambda c,x:(c+x,c*2),0.0,np.zeros((0,),np.float32))
+@case("scan zero")
+def scan_zero(J):
+    return J.lax.scan(lambda c, x: (c + x, c * 2), 0.0, np.zeros((0,), np.float32))
 
 
-@case('scan ynone')
-def scan_ynone(J): return J.lax.scan(lambda c,x:(c+x,None),0.0,x3)
+@case("scan ynone")
+def scan_ynone(J):
+    return J.lax.scan(lambda c, x: (c + x, None), 0.0, x3)
 
 
-@case('scan rev')
-def scan_rev(J): return J.lax.scan(lambda c,x:(c+x,c),0.0,x3,reverse=True)
+@case("scan rev")
+def scan_rev(J):
+    return J.lax.scan(lambda c, x: (c + x, c), 0.0, x3, reverse=True)
 
 
-@case('scan weak')
-def scan_weak(J): return J.lax.scan(lambda c,x:(c+x,c),0,x3)
+@case("scan weak")
+def scan_weak(J):
+    return J.lax.scan(lambda c, x: (c + x, c), 0, x3)
 
 
-@case('scan grad closure')
-def scan_grad_closure(J): return J.grad(lambda w:J.lax.scan(lambda c,x:(c*w+x,c),w,x3)[1].sum())(0.5)
+@case("scan grad closure")
+def scan_grad_closure(J):
+    return J.grad(lambda w: J.lax.scan(lambda c, x: (c * w + x, c), w, x3)[1].sum())(0.5)
 
 
-@case('scan unroll')
-def scan_unroll(J): return J.lax.scan(lambda c,x:(c+x,c),0.0,x3,unroll=2)
+@case("scan unroll")
+def scan_unroll(J):
+    return J.lax.scan(lambda c, x: (c + x, c), 0.0, x3, unroll=2)
 
 
-@case('scan int carry')
-def scan_int_carry(J): return J.grad(lambda w:J.lax.scan(lambda c,x:((c[0]+1,c[1]*w*x),c[0]),(0,w),x3)[0][1])(0.5)
+@case("scan int carry")
+def scan_int_carry(J):
+    return J.grad(
+        lambda w: J.lax.scan(lambda c, x: ((c[0] + 1, c[1] * w * x), c[0]), (0, w), x3)[0][1]
+    )(0.5)
 
 
-@case('fori')
-def fori(J): return J.grad(lambda w:J.lax.fori_loop(0,3,lambda i,v:v*w+i,w))(0.5)
+@case("fori")
+def fori(J):
+    return J.grad(lambda w: J.lax.fori_loop(0, 3, lambda i, v: v * w + i, w))(0.5)
 
 
-@case('fori tree')
-def fori_tree(J): return J.lax.fori_loop(0,4,lambda i,d:{'a':d['a']+i,'b':d['b']*2},{'a':0,'b':1.0})
+@case("fori tree")
+def fori_tree(J):
+    return J.lax.fori_loop(
+        0, 4, lambda i, d: {"a": d["a"] + i, "b": d["b"] * 2}, {"a": 0, "b": 1.0}
+    )
 
 
-@case('cond')
-def cond(J): return J.grad(lambda x:J.lax.cond(x>0,lambda x:x*x,lambda x:-x,x))(3.0)
+@case("cond")
+def cond(J):
+    return J.grad(lambda x: J.lax.cond(x > 0, lambda x: x * x, lambda x: -x, x))(3.0)
 
 
-@case('cond noargs')
-def cond_noargs(J): return J.grad(lambda x:J.lax.cond(True,lambda:x*x,lambda:x))(3.0)
+@case("cond noargs")
+def cond_noargs(J):
+    return J.grad(lambda x: J.lax.cond(True, lambda: x * x, lambda: x))(3.0)
 
 
-@case('cond int')
-def cond_int(J): return J.lax.cond(1,lambda:1.0,lambda:2.0)
+@case("cond int")
+def cond_int(J):
+    return J.lax.cond(1, lambda: 1.0, lambda: 2.0)
 
 
-@case('switch grad')
-def switch_grad(J): return J.grad(lambda x:J.lax.switch(2,[lambda x:x,lambda x:x*2,lambda x:x*x],x))(3.0)
+@case("switch grad")
+def switch_grad(J):
+    return J.grad(lambda x: J.lax.switch(2, [lambda x: x, lambda x: x * 2, lambda x: x * x], x))(
+        3.0
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -183,27 +234,29 @@ def test_results_are_jaxs(name):
 
 
 REFUSED = {
-    'jit bool': lambda J: J.jit(lambda x: x if x>1 else x)(2.0),
-    'jit int': lambda J: J.jit(lambda x: list(range(x)))(2),
-    'jit float': lambda J: J.jit(lambda x: float(x))(2.0),
-    'jit np': lambda J: J.jit(lambda x: np.asarray(x))(x3),
-    'jit str': lambda J: J.jit(lambda x:x)('a'),
-    'jit obj': lambda J: J.jit(lambda x:x)(object()),
-    'jit unhash': lambda J: J.jit(lambda x,n:x,static_argnums=1)(1.0,[1]),
-    'jit badnum': lambda J: J.jit(lambda x:x,static_argnums=3),
-    'jit badname': lambda J: J.jit(lambda x:x,static_argnames='q'),
-    'jit ret': lambda J: J.jit(lambda x:'s')(x3),
-    'scan carry': lambda J: J.lax.scan(lambda c,x:(c[None],x),x3,x3),
-    'scan tree': lambda J: J.lax.scan(lambda c,x:((c,c),x),0.,x3),
-    'scan pair': lambda J: J.lax.scan(lambda c,x:c,0.,x3),
-    'scan len': lambda J: J.lax.scan(lambda c,x:(c,x),0.,(x3,x3[:2])),
-    'scan len2': lambda J: J.lax.scan(lambda c,x:(c,x),0.,x3,length=5),
-    'scan dtype': lambda J: J.lax.scan(lambda c,x:(c+1.5,x),np.int32(0),x3),
-    'while bool': lambda J: J.lax.while_loop(lambda x:x,lambda x:x,1.0),
-    'while rev': lambda J: J.grad(lambda x:J.lax.while_loop(lambda x:x<10,lambda x:x*2,x))(1.0),
-    'cond tree': lambda J: J.lax.cond(True,lambda:1.,lambda:(1.,)),
-    'cond types': lambda J: J.lax.cond(True,lambda:1.,lambda:x3),
-    'psum unbound': lambda J: J.lax.psum(x3,'i'),
+    "jit bool": lambda J: J.jit(lambda x: x if x > 1 else x)(2.0),
+    "jit int": lambda J: J.jit(lambda x: list(range(x)))(2),
+    "jit float": lambda J: J.jit(lambda x: float(x))(2.0),
+    "jit np": lambda J: J.jit(lambda x: np.asarray(x))(x3),
+    "jit str": lambda J: J.jit(lambda x: x)("a"),
+    "jit obj": lambda J: J.jit(lambda x: x)(object()),
+    "jit unhash": lambda J: J.jit(lambda x, n: x, static_argnums=1)(1.0, [1]),
+    "jit badnum": lambda J: J.jit(lambda x: x, static_argnums=3),
+    "jit badname": lambda J: J.jit(lambda x: x, static_argnames="q"),
+    "jit ret": lambda J: J.jit(lambda x: "s")(x3),
+    "scan carry": lambda J: J.lax.scan(lambda c, x: (c[None], x), x3, x3),
+    "scan tree": lambda J: J.lax.scan(lambda c, x: ((c, c), x), 0.0, x3),
+    "scan pair": lambda J: J.lax.scan(lambda c, x: c, 0.0, x3),
+    "scan len": lambda J: J.lax.scan(lambda c, x: (c, x), 0.0, (x3, x3[:2])),
+    "scan len2": lambda J: J.lax.scan(lambda c, x: (c, x), 0.0, x3, length=5),
+    "scan dtype": lambda J: J.lax.scan(lambda c, x: (c + 1.5, x), np.int32(0), x3),
+    "while bool": lambda J: J.lax.while_loop(lambda x: x, lambda x: x, 1.0),
+    "while rev": lambda J: J.grad(lambda x: J.lax.while_loop(lambda x: x < 10, lambda x: x * 2, x))(
+        1.0
+    ),
+    "cond tree": lambda J: J.lax.cond(True, lambda: 1.0, lambda: (1.0,)),
+    "cond types": lambda J: J.lax.cond(True, lambda: 1.0, lambda: x3),
+    "psum unbound": lambda J: J.lax.psum(x3, "i"),
 }
 
 
@@ -344,7 +397,9 @@ def test_the_short_path_and_the_general_path_agree():
             return np.full(int(draw.integers(1, 3)), draw.integers(9), "f4")
         if kind == 2:
             return None
-        return jnp.full(int(draw.integers(1, 3)), int(draw.integers(9)), ["f4", "i4"][draw.integers(2)])
+        return jnp.full(
+            int(draw.integers(1, 3)), int(draw.integers(9)), ["f4", "i4"][draw.integers(2)]
+        )
 
     def tree(depth):
         if depth == 0 or draw.random() < 0.3:

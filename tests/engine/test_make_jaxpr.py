@@ -12,38 +12,58 @@ from tinyjax import numpy as jnp
 
 
 def test_literals_stand_where_they_are_used():
-    assert_jaxpr(lambda x: 2 * x + 1, [f32[3]], """
+    assert_jaxpr(
+        lambda x: 2 * x + 1,
+        [f32[3]],
+        """
         { lambda a:f32[3]. let
             b:f32[3] = mul 2.0 a
             c:f32[3] = add b 1.0
-          in (c,) }""")
+          in (c,) }""",
+    )
 
 
 def test_captured_arrays_are_further_inputs():
     w = jnp.ones((3, 2))
-    assert_jaxpr(lambda x: x @ w, [f32[5, 3]], """
-        { lambda a:f32[5,3] b:f32[3,2]. let c:f32[5,2] = dot[contract=((1),(0))] a b in (c,) }""")
+    assert_jaxpr(
+        lambda x: x @ w,
+        [f32[5, 3]],
+        """
+        { lambda a:f32[5,3] b:f32[3,2]. let c:f32[5,2] = dot[contract=((1),(0))] a b in (c,) }""",
+    )
 
 
 def test_equal_expressions_are_one():
-    assert_jaxpr(lambda x, y: (x + y) * (x + y), [f32[3], f32[3]], """
+    assert_jaxpr(
+        lambda x, y: (x + y) * (x + y),
+        [f32[3], f32[3]],
+        """
         { lambda a:f32[3] b:f32[3]. let
             c:f32[3] = add a b
             d:f32[3] = mul c c
-          in (d,) }""")
+          in (d,) }""",
+    )
 
 
 def test_results_that_are_inputs_and_inputs_that_are_unused():
-    assert_jaxpr(lambda x, y: (x, x), [f32[3], i32[2]], """
-        { lambda a:f32[3] _. let in (a, a) }""")
+    assert_jaxpr(
+        lambda x, y: (x, x),
+        [f32[3], i32[2]],
+        """
+        { lambda a:f32[3] _. let in (a, a) }""",
+    )
 
 
 def test_jit_inside_is_a_call():
-    assert_jaxpr(lambda x: jit(jnp.sin)(x) + 1, [f32[3]], """
+    assert_jaxpr(
+        lambda x: jit(jnp.sin)(x) + 1,
+        [f32[3]],
+        """
         { lambda a:f32[3]. let
             b:f32[3] = jit[name=sin body={ lambda a:f32[3]. let b:f32[3] = sin a in (b,) }] a
             c:f32[3] = add b 1.0
-          in (c,) }""")
+          in (c,) }""",
+    )
 
 
 def test_names_do_not_depend_on_history():
@@ -54,7 +74,9 @@ def test_names_do_not_depend_on_history():
 
 
 def test_return_shape_and_static_arguments():
-    jaxpr, shape = make_jaxpr(lambda x, n: {"y": x * n}, static_argnums=1, return_shape=True)(1.0, 3)
+    jaxpr, shape = make_jaxpr(lambda x, n: {"y": x * n}, static_argnums=1, return_shape=True)(
+        1.0, 3
+    )
     assert shape["y"].shape == () and "mul" in str(jaxpr)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import numpy as np
 import pytest
 
 from tests.oracle import check, raises
-
 
 x3 = np.array([1.0, 2.0, 3.0], np.float32)
 m = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -24,58 +21,74 @@ def case(name):
     return register
 
 
-@case('the gradient of |z|^2 at 1+2j is 2-4j')
+@case("the gradient of |z|^2 at 1+2j is 2-4j")
 def vjp_absz2(J):
-    o,b=J.vjp(lambda z:J.numpy.abs(z)**2, np.complex64(1+2j)); return o,b(J.numpy.ones_like(o))
+    o, b = J.vjp(lambda z: J.numpy.abs(z) ** 2, np.complex64(1 + 2j))
+    return o, b(J.numpy.ones_like(o))
 
 
-@case('an integer primal has a float0 cotangent')
+@case("an integer primal has a float0 cotangent")
 def vjp_int_in(J):
-    o,b=J.vjp(lambda x,n:x*n,2.0,3); return o,b(1.0)
+    o, b = J.vjp(lambda x, n: x * n, 2.0, 3)
+    return o, b(1.0)
 
 
-@case('aux')
+@case("aux")
 def vjp_aux(J):
-    o,b,a=J.vjp(lambda x:(x*x,x+1),3.0,has_aux=True); return o,b(1.0),a
+    o, b, a = J.vjp(lambda x: (x * x, x + 1), 3.0, has_aux=True)
+    return o, b(1.0), a
 
 
-@case('linearize')
+@case("linearize")
 def linz(J):
-    o,l=J.linearize(lambda x,y:(x*y,x+2),3.0,4.0); return o,l(1.0,2.0)
+    o, l = J.linearize(lambda x, y: (x * y, x + 2), 3.0, 4.0)
+    return o, l(1.0, 2.0)
 
 
-@case('linear_transpose')
-def lintr(J): return J.linear_transpose(lambda x:2*x,1.0)(3.0)
+@case("linear_transpose")
+def lintr(J):
+    return J.linear_transpose(lambda x: 2 * x, 1.0)(3.0)
 
 
-@case('linear_transpose of avals')
-def lintr2(J): return J.linear_transpose(lambda x,y:2*x+3*y,J.ShapeDtypeStruct((3,),np.float32),J.ShapeDtypeStruct((3,),np.float32))(x3)
+@case("linear_transpose of avals")
+def lintr2(J):
+    return J.linear_transpose(
+        lambda x, y: 2 * x + 3 * y,
+        J.ShapeDtypeStruct((3,), np.float32),
+        J.ShapeDtypeStruct((3,), np.float32),
+    )(x3)
 
 
-@case('complex values')
+@case("complex values")
 def vjp_complex(J):
-    o,b=J.vjp(lambda z,w:z*J.numpy.conj(w)+z**2,np.complex64(1+2j),np.complex64(3-1j)); return b(np.complex64(1j))
+    o, b = J.vjp(
+        lambda z, w: z * J.numpy.conj(w) + z**2, np.complex64(1 + 2j), np.complex64(3 - 1j)
+    )
+    return b(np.complex64(1j))
 
 
-@case('float0 cotangents')
+@case("float0 cotangents")
 def float0_vjp(J):
-    o,b=J.vjp(lambda n:n*2, np.array([1,2])); return o,b(np.zeros((2,),jax.dtypes.float0))
+    o, b = J.vjp(lambda n: n * 2, np.array([1, 2]))
+    return o, b(np.zeros((2,), jax.dtypes.float0))
 
 
-@case('f_vjp crosses jit')
+@case("f_vjp crosses jit")
 def vjp_jit_cross(J):
-    o,b=J.jit(lambda x:J.vjp(lambda x:x**3,x))(2.0); return o,b(1.0)
+    o, b = J.jit(lambda x: J.vjp(lambda x: x**3, x))(2.0)
+    return o, b(1.0)
 
 
-@case('f_vjp crosses vmap')
+@case("f_vjp crosses vmap")
 def vmap_vjp(J):
-    f=J.vmap(lambda x:J.vjp(lambda x:x**3,x))
-    o,b=f(x3); return o,J.vmap(lambda b,c:b(c))(b,x3)
+    f = J.vmap(lambda x: J.vjp(lambda x: x**3, x))
+    o, b = f(x3)
+    return o, J.vmap(lambda b, c: b(c))(b, x3)
 
 
-@case('vjp in scan')
+@case("vjp in scan")
 def scan_of_vjp(J):
-    return J.lax.scan(lambda c,x:(c,J.vjp(lambda y:y**2*c,x)[1](1.0)),2.0,x3)
+    return J.lax.scan(lambda c, x: (c, J.vjp(lambda y: y**2 * c, x)[1](1.0)), 2.0, x3)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -84,12 +97,12 @@ def test_results_are_jaxs(name):
 
 
 REFUSED = {
-    'vjp tree': lambda J: J.vjp(lambda x:(x,x),x3)[1](x3),
-    'vjp shape': lambda J: J.vjp(lambda x:x,x3)[1](x3[:2]),
-    'vjp dtype': lambda J: J.vjp(lambda x:x,x3)[1](x3.astype('complex64')),
-    'vjp two': lambda J: J.vjp(lambda x:(x,x),x3)[1](x3,x3),
-    'lin shape': lambda J: J.linearize(lambda x:x,x3)[1](x3[:2]),
-    'lin tree': lambda J: J.linearize(lambda x:x,x3)[1]((x3,)),
+    "vjp tree": lambda J: J.vjp(lambda x: (x, x), x3)[1](x3),
+    "vjp shape": lambda J: J.vjp(lambda x: x, x3)[1](x3[:2]),
+    "vjp dtype": lambda J: J.vjp(lambda x: x, x3)[1](x3.astype("complex64")),
+    "vjp two": lambda J: J.vjp(lambda x: (x, x), x3)[1](x3, x3),
+    "lin shape": lambda J: J.linearize(lambda x: x, x3)[1](x3[:2]),
+    "lin tree": lambda J: J.linearize(lambda x: x, x3)[1]((x3,)),
 }
 
 

@@ -15,43 +15,65 @@ from tinyjax import numpy as jnp
 
 
 def test_elementwise_is_the_same_op():
-    assert_jaxpr(vmap(lambda x, y: x * y), [f32[5, 3]] * 2, """
-        { lambda a:f32[5,3] b:f32[5,3]. let c:f32[5,3] = mul a b in (c,) }""")
+    assert_jaxpr(
+        vmap(lambda x, y: x * y),
+        [f32[5, 3]] * 2,
+        """
+        { lambda a:f32[5,3] b:f32[5,3]. let c:f32[5,3] = mul a b in (c,) }""",
+    )
 
 
 def test_a_shared_operand_is_spread_but_a_shared_scalar_is_not():
-    assert_jaxpr(vmap(lambda x, y, z: x * y + z, (0, None, None)), [f32[5, 3], f32[3], f32[()]], """
+    assert_jaxpr(
+        vmap(lambda x, y, z: x * y + z, (0, None, None)),
+        [f32[5, 3], f32[3], f32[()]],
+        """
         { lambda a:f32[5,3] b:f32[3] c:f32[]. let
             d:f32[5,3] = expand[dims=(1)] b
             e:f32[5,3] = mul a d
             f:f32[5,3] = add e c
-          in (f,) }""")
+          in (f,) }""",
+    )
 
 
 def test_a_matrix_vector_product_becomes_one_matrix_product():
-    assert_jaxpr(vmap(lambda w, x: w @ x, (None, 0)), [f32[2, 3], f32[5, 3]], """
-        { lambda a:f32[2,3] b:f32[5,3]. let c:f32[5,2] = dot[contract=((1),(1))] b a in (c,) }""")
+    assert_jaxpr(
+        vmap(lambda w, x: w @ x, (None, 0)),
+        [f32[2, 3], f32[5, 3]],
+        """
+        { lambda a:f32[2,3] b:f32[5,3]. let c:f32[5,2] = dot[contract=((1),(1))] b a in (c,) }""",
+    )
 
 
 def test_a_product_with_two_batched_operands_gets_a_batch_axis():
-    assert_jaxpr(vmap(jnp.dot), [f32[5, 2, 3], f32[5, 3]], """
+    assert_jaxpr(
+        vmap(jnp.dot),
+        [f32[5, 2, 3], f32[5, 3]],
+        """
         { lambda a:f32[5,2,3] b:f32[5,3]. let
             c:f32[5,2] = dot[contract=((2),(1)) batch=((0),(0))] a b
-          in (c,) }""")
+          in (c,) }""",
+    )
 
 
 def test_axes_are_moved_at_the_border_only():
-    assert_jaxpr(vmap(jnp.sin, in_axes=1, out_axes=1), [f32[3, 5]], """
+    assert_jaxpr(
+        vmap(jnp.sin, in_axes=1, out_axes=1),
+        [f32[3, 5]],
+        """
         { lambda a:f32[3,5]. let
             b:f32[5,3] = permute[perm=(1,0)] a
             c:f32[5,3] = sin b
             d:f32[3,5] = permute[perm=(1,0)] c
-          in (d,) }""")
+          in (d,) }""",
+    )
 
 
 def test_a_batched_index_makes_a_gather_that_clamps():
     assert_jaxpr(
-        vmap(lambda x, i: lax.dynamic_slice(x, (i,), (2,)), (None, 0)), [f32[6], i32[4]], """
+        vmap(lambda x, i: lax.dynamic_slice(x, (i,), (2,)), (None, 0)),
+        [f32[6], i32[4]],
+        """
         { lambda a:f32[6] b:i32[4]. let
             c:bool[4] = cmplt b 0
             d:i32[4] = add b 6
@@ -64,12 +86,15 @@ def test_a_batched_index_makes_a_gather_that_clamps():
               slice_sizes=(2)
               mode=clip
             ] a f
-          in (g,) }"""
+          in (g,) }""",
     )
 
 
 def test_batched_scatters_get_batching_dimensions():
-    assert_jaxpr(vmap(lambda x, i: x.at[i].add(1.0)), [f32[5, 6], i32[5, 2]], """
+    assert_jaxpr(
+        vmap(lambda x, i: x.at[i].add(1.0)),
+        [f32[5, 6], i32[5, 2]],
+        """
         { lambda a:f32[5,6] b:i32[5,2]. let
             c:bool[5,2] = cmplt b 0
             d:i32[5,2] = add b 6
@@ -84,12 +109,16 @@ def test_batched_scatters_get_batching_dimensions():
               operand_batching_dims=(0)
               scatter_indices_batching_dims=(0)
             ] a f h
-          in (i,) }""")
+          in (i,) }""",
+    )
 
 
 def test_a_scan_keeps_its_axis_first_and_the_batch_second():
     f = lambda xs: lax.scan(lambda c, x: (c + x, c), 0.0, xs)
-    assert_jaxpr(vmap(f), [f32[5, 7]], """
+    assert_jaxpr(
+        vmap(f),
+        [f32[5, 7]],
+        """
         { lambda a:f32[5,7]. let
             b:f32[5] = expand[dims=()] 0.0:f32[]
             c:f32[7,5] = permute[perm=(1,0)] a
@@ -101,12 +130,16 @@ def test_a_scan_keeps_its_axis_first_and_the_batch_second():
             ] b c
             f:f32[5,7] = permute[perm=(1,0)] e
             g:f32[5,7]{weak} = cast f
-          in (d, g) }""")
+          in (d, g) }""",
+    )
 
 
 def test_a_batched_predicate_keeps_finished_examples():
     f = lambda x: lax.while_loop(lambda v: v < 10, lambda v: 2 * v, x)
-    assert_jaxpr(vmap(f), [f32[5]], """
+    assert_jaxpr(
+        vmap(f),
+        [f32[5]],
+        """
         { lambda a:f32[5]. let
             b:f32[5] = while[
               cond={ lambda a:f32[5]. let
@@ -121,12 +154,16 @@ def test_a_batched_predicate_keeps_finished_examples():
               cond_consts=0
               body_consts=0
             ] a
-          in (b,) }""")
+          in (b,) }""",
+    )
 
 
 def test_a_shared_predicate_keeps_one_loop():
     f = lambda n, x: lax.fori_loop(0, n, lambda _, v: 2 * v, x)
-    assert_jaxpr(vmap(f, (None, 0)), [i32[()], f32[5]], """
+    assert_jaxpr(
+        vmap(f, (None, 0)),
+        [i32[()], f32[5]],
+        """
         { lambda a:i32[] b:f32[5]. let
             _:i32[] _:i32[] c:f32[5] = while[
               cond={ lambda a:i32[] b:i32[] c:f32[5]. let d:bool[] = cmplt a b in (d,) }
@@ -137,12 +174,16 @@ def test_a_shared_predicate_keeps_one_loop():
               cond_consts=0
               body_consts=0
             ] 0:i32[] a b
-          in (c,) }""")
+          in (c,) }""",
+    )
 
 
 def test_a_batched_branch_index_selects():
     f = lambda i, x: lax.cond(i, lambda x: 2 * x, jnp.sin, x)
-    assert_jaxpr(vmap(f, (0, None)), [tinyjax.ShapeDtypeStruct((4,), bool), f32[()]], """
+    assert_jaxpr(
+        vmap(f, (0, None)),
+        [tinyjax.ShapeDtypeStruct((4,), bool), f32[()]],
+        """
         { lambda a:bool[4] b:f32[]. let
             c:i32[4] = cast a
             d:bool[4] = cmple c 0
@@ -154,12 +195,16 @@ def test_a_batched_branch_index_selects():
             j:f32[4] = where i e f
             k:f32[4] = mul 2.0 j
             l:f32[4] = where d h k
-          in (l,) }""")
+          in (l,) }""",
+    )
 
 
 def test_a_shared_branch_index_keeps_the_branch():
     f = lambda i, x: lax.cond(i, lambda x: 2 * x, jnp.sin, x)
-    assert_jaxpr(vmap(f, (None, 0)), [tinyjax.ShapeDtypeStruct((), bool), f32[4]], """
+    assert_jaxpr(
+        vmap(f, (None, 0)),
+        [tinyjax.ShapeDtypeStruct((), bool), f32[4]],
+        """
         { lambda a:bool[] b:f32[4]. let
             c:i32[] = cast a
             d:f32[4] = cond[
@@ -168,27 +213,36 @@ def test_a_shared_branch_index_keeps_the_branch():
                 { lambda a:f32[4]. let b:f32[4] = mul 2.0 a in (b,) }
               )
             ] c b
-          in (d,) }""")
+          in (d,) }""",
+    )
 
 
 def test_a_call_stays_a_call():
     f = tinyjax.function(lambda x, y: (jnp.sin(x), y), name="f")
-    assert_jaxpr(vmap(f, (0, None)), [f32[5], f32[3]], """
+    assert_jaxpr(
+        vmap(f, (0, None)),
+        [f32[5], f32[3]],
+        """
         { lambda a:f32[5] b:f32[3]. let
             c:f32[5] d:f32[3] = function[
               name=f
               body={ lambda a:f32[5] b:f32[3]. let c:f32[5] = sin a in (c, b) }
             ] a b
             e:f32[5,3] = expand[dims=(1)] d
-          in (c, e) }""")
+          in (c, e) }""",
+    )
 
 
 def test_named_axes_reduce_over_the_batch():
-    assert_jaxpr(vmap(lambda x: x / lax.psum(x, "i"), axis_name="i"), [f32[5]], """
+    assert_jaxpr(
+        vmap(lambda x: x / lax.psum(x, "i"), axis_name="i"),
+        [f32[5]],
+        """
         { lambda a:f32[5]. let
             b:f32[] = reduce_add[axes=(0)] a
             c:f32[5] = div a b
-          in (c,) }""")
+          in (c,) }""",
+    )
 
 
 def test_random_bits_of_batched_keys_are_those_of_the_loop():
@@ -216,7 +270,9 @@ BATCHED = {
     ),
     "scatter": lambda J, x, y: J.numpy.asarray(x).at[np.array([1, 1, 3])].set(y[:3]),
     "dynamic update": lambda J, x, y: J.lax.dynamic_update_slice(x, y[:2, :2], (1, 9)),
-    "window": lambda J, x, y: J.lax.reduce_window(x * y, -np.inf, J.lax.max, (2, 2), (1, 1), "SAME"),
+    "window": lambda J, x, y: J.lax.reduce_window(
+        x * y, -np.inf, J.lax.max, (2, 2), (1, 1), "SAME"
+    ),
     "top_k": lambda J, x, y: J.lax.top_k(x, 2),
     "scan": lambda J, x, y: J.lax.scan(lambda c, r: (c * r[0] + r[1], c), y[0], (x, y)),
     "reversed scan": lambda J, x, y: J.lax.scan(lambda c, r: (c + r, c), x[0], y, reverse=True),
@@ -242,7 +298,7 @@ def test_every_choice_of_batched_operands_agrees_with_jax(name):
             numbers(4, 5, seed=i) if a is None else np.moveaxis(v, 0, a)
             for i, (a, v) in enumerate(zip(axes, (X, Y)))
         )
-        check(lambda J: J.vmap(functools.partial(f, J), axes)(x, y), tolerance=1e-5)  # noqa: B023
+        check(lambda J: J.vmap(functools.partial(f, J), axes)(x, y), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["fill", "clip", "promise_in_bounds"])

@@ -23,7 +23,7 @@ def body_of(f, *args):
 
 def ops(body, inside=True):
     """All nodes of a body, those of the bodies inside included."""
-    return [n for n in toposort([body], bodies=inside)]
+    return list(toposort([body], bodies=inside))
 
 
 def calls(f, *args):
@@ -35,7 +35,10 @@ two = tinyjax.function(lambda t, w1, w2: (t @ w1) @ w2, name="two")
 
 def test_gradients_of_two_weights_come_from_one_backward_call_and_none_for_x():
     loss = lambda t, w1, w2: jnp.sum(two(t, w1, w2))
-    assert_jaxpr(tinyjax.grad(loss, (1, 2)), [M, M, M], """
+    assert_jaxpr(
+        tinyjax.grad(loss, (1, 2)),
+        [M, M, M],
+        """
         { lambda a:f32[4,4] b:f32[4,4] c:f32[4,4]. let
             _:f32[4,4] d:f32[4,4] = function[
               name=two
@@ -53,7 +56,8 @@ def test_gradients_of_two_weights_come_from_one_backward_call_and_none_for_x():
                   g:f32[4,4] = dot[contract=((0),(0))] c d
                 in (f, g) }
             ] a c d e
-          in (f, g) }""")
+          in (f, g) }""",
+    )
 
 
 def test_an_intermediate_that_is_returned_is_a_residual_and_not_computed_again():
@@ -62,7 +66,10 @@ def test_an_intermediate_that_is_returned_is_a_residual_and_not_computed_again()
     plain = lambda t, w1, w2: jnp.sum(two(t, w1, w2))
     more = arithmetic(body_of(tinyjax.value_and_grad(loss, (0, 1, 2)), M, M, M))
     assert more <= arithmetic(body_of(tinyjax.value_and_grad(plain, (0, 1, 2)), M, M, M))
-    assert_jaxpr(tinyjax.grad(loss, 1), [M, M, M], """
+    assert_jaxpr(
+        tinyjax.grad(loss, 1),
+        [M, M, M],
+        """
         { lambda a:f32[4,4] _ b:f32[4,4]. let
             c:f32[4,4] = expand[dims=()] 1.0:f32[]
             d:f32[4,4] = function[
@@ -72,7 +79,8 @@ def test_an_intermediate_that_is_returned_is_a_residual_and_not_computed_again()
                   e:f32[4,4] = dot[contract=((0),(0))] a d
                 in (e,) }
             ] a b c
-          in (d,) }""")
+          in (d,) }""",
+    )
 
 
 def test_the_forward_is_not_recomputed_in_the_backward():
@@ -109,7 +117,9 @@ def test_constants_of_a_loop_are_not_stacked():
     def f(w, xs):
         return jnp.sum(lax.scan(lambda c, x: (jnp.tanh(c @ jnp.exp(w)) + x, None), xs[0], xs)[0])
 
-    scans = [n for n in toposort(body_of(tinyjax.grad(f), f32[3, 3], f32[5, 3]).src) if n.op is Op.SCAN]
+    scans = [
+        n for n in toposort(body_of(tinyjax.grad(f), f32[3, 3], f32[5, 3]).src) if n.op is Op.SCAN
+    ]
     forward = next(n for n in scans if not n.arg.reverse)
     # the carry before each step, and what tanh needs; never exp(w), of shape [3, 3] each step
     assert all(a.shape != (5, 3, 3) for a in forward.aval.elts)
@@ -138,7 +148,10 @@ def test_the_weights_of_a_scanned_layer_are_saved_once():
     def f(ws, x):
         return jnp.sum(lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, ws)[0])
 
-    assert_jaxpr(tinyjax.grad(f), [f32[6, 3, 3], f32[2, 3]], """
+    assert_jaxpr(
+        tinyjax.grad(f),
+        [f32[6, 3, 3], f32[2, 3]],
+        """
         { lambda a:f32[6,3,3] b:f32[2,3]. let
             c:f32[2,3] = expand[dims=()] 1.0:f32[]
             _:f32[2,3] d:f32[6,2,3] e:f32[6,2,3] = scan[
@@ -163,4 +176,5 @@ def test_the_weights_of_a_scanned_layer_are_saved_once():
               length=6
               reverse=True
             ] c a d e
-          in (f,) }""")
+          in (f,) }""",
+    )

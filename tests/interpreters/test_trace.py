@@ -165,7 +165,9 @@ def test_values_looked_at_are_computed_once():
         return np.asarray(x) * 2
 
     def f(x):
-        y = tinyjax.pure_callback(slow, tinyjax.ShapeDtypeStruct((), np.float32), lax.stop_gradient(x))
+        y = tinyjax.pure_callback(
+            slow, tinyjax.ShapeDtypeStruct((), np.float32), lax.stop_gradient(x)
+        )
         for _ in range(3):
             if y > 0:
                 x = x * 2
@@ -235,7 +237,7 @@ def test_two_threads_trace_at_once():
             f = jit(lambda x: jnp.sin(x) * i + x)
             for _ in range(5):
                 results[i] = float(grad(lambda x: jnp.sum(vmap(f)(x)))(X)[0])
-        except Exception as e:  # noqa: BLE001
+        except Exception as e:
             errors.append(e)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]

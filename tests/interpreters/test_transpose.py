@@ -24,44 +24,67 @@ def backward(f):
 
 def test_a_broadcast_is_a_sum_backwards():
     f = lambda x: jnp.broadcast_to(x, (4, 3))
-    assert_jaxpr(transposed(f, f32[3]), [f32[4, 3]], """
-        { lambda a:f32[4,3]. let b:f32[3] = reduce_add[axes=(0)] a in (b,) }""")
+    assert_jaxpr(
+        transposed(f, f32[3]),
+        [f32[4, 3]],
+        """
+        { lambda a:f32[4,3]. let b:f32[3] = reduce_add[axes=(0)] a in (b,) }""",
+    )
 
 
 def test_a_broadcast_scalar_operand_is_a_sum_backwards():
-    assert_jaxpr(transposed(lambda x: x * np.ones((2, 3), "f4"), f32[()]), [f32[2, 3]], """
+    assert_jaxpr(
+        transposed(lambda x: x * np.ones((2, 3), "f4"), f32[()]),
+        [f32[2, 3]],
+        """
         { lambda a:f32[2,3] b:f32[2,3]. let
             c:f32[2,3] = mul a b
             d:f32[] = reduce_add[axes=(0,1)] c
-          in (d,) }""")
+          in (d,) }""",
+    )
 
 
 def test_a_slice_is_a_pad_backwards():
-    assert_jaxpr(transposed(lambda x: x[1:8:3], f32[10]), [f32[3]], """
-        { lambda a:f32[3]. let b:f32[10] = pad[lo=(1) hi=(2) interior=(2)] a 0.0:f32[] in (b,) }""")
+    assert_jaxpr(
+        transposed(lambda x: x[1:8:3], f32[10]),
+        [f32[3]],
+        """
+        { lambda a:f32[3]. let b:f32[10] = pad[lo=(1) hi=(2) interior=(2)] a 0.0:f32[] in (b,) }""",
+    )
 
 
 def test_a_pad_is_a_slice_backwards():
     f = lambda x: lax.pad(x, 0.0, [(2, -1, 1)])
-    assert_jaxpr(transposed(f, f32[5]), [f32[10]], """
+    assert_jaxpr(
+        transposed(f, f32[5]),
+        [f32[10]],
+        """
         { lambda a:f32[10]. let
             b:f32[9] = pad[lo=(-2) hi=(1)] a 0.0:f32[]
             c:f32[5] = slice[start=(0) stop=(9) step=(2)] b
-          in (c,) }""")
+          in (c,) }""",
+    )
 
 
 def test_a_concatenation_is_sliced_backwards():
     f = lambda x, y: jnp.concatenate([x, y])
-    assert_jaxpr(transposed(f, f32[2], f32[3]), [f32[5]], """
+    assert_jaxpr(
+        transposed(f, f32[2], f32[3]),
+        [f32[5]],
+        """
         { lambda a:f32[5]. let
             b:f32[2] = slice[start=(0) stop=(2)] a
             c:f32[3] = slice[start=(2) stop=(5)] a
-          in (b, c) }""")
+          in (b, c) }""",
+    )
 
 
 def test_a_gather_is_a_scatter_add_backwards():
     at = np.array([2, 0, 2])
-    assert_jaxpr(transposed(lambda x: x[at], f32[4]), [f32[3]], """
+    assert_jaxpr(
+        transposed(lambda x: x[at], f32[4]),
+        [f32[3]],
+        """
         { lambda a:f32[3] b:i32[3]. let
             c:f32[4] = expand[dims=()] 0.0:f32[]
             d:i32[3,1] = reshape b
@@ -71,45 +94,65 @@ def test_a_gather_is_a_scatter_add_backwards():
               scatter_dims_to_operand_dims=(0)
               mode=clip
             ] c d a
-          in (e,) }""")
+          in (e,) }""",
+    )
 
 
 def test_a_cumulative_sum_runs_the_other_way():
-    assert_jaxpr(transposed(jnp.cumsum, f32[5]), [f32[5]], """
-        { lambda a:f32[5]. let b:f32[5] = prefix_add[axis=0 reverse=True] a in (b,) }""")
+    assert_jaxpr(
+        transposed(jnp.cumsum, f32[5]),
+        [f32[5]],
+        """
+        { lambda a:f32[5]. let b:f32[5] = prefix_add[axis=0 reverse=True] a in (b,) }""",
+    )
 
 
 def test_a_matrix_product_needs_no_transposition_backwards():
-    assert_jaxpr(backward(lambda x, w: x @ w), [f32[5, 3], f32[3, 4], f32[5, 4]], """
+    assert_jaxpr(
+        backward(lambda x, w: x @ w),
+        [f32[5, 3], f32[3, 4], f32[5, 4]],
+        """
         { lambda a:f32[5,3] b:f32[3,4] c:f32[5,4]. let
             d:f32[5,3] = dot[contract=((1),(1))] c b
             e:f32[3,4] = dot[contract=((0),(0))] a c
-          in (d, e) }""")
+          in (d, e) }""",
+    )
 
 
 def test_a_batched_product_keeps_its_batch_axis():
     f = lambda x, w: jnp.einsum("bik,bjk->bij", x, w)
-    assert_jaxpr(backward(f), [f32[6, 2, 3], f32[6, 4, 3], f32[6, 2, 4]], """
+    assert_jaxpr(
+        backward(f),
+        [f32[6, 2, 3], f32[6, 4, 3], f32[6, 2, 4]],
+        """
         { lambda a:f32[6,2,3] b:f32[6,4,3] c:f32[6,2,4]. let
             d:f32[6,2,3] = dot[contract=((2),(1)) batch=((0),(0))] c b
             e:f32[6,4,3] = dot[contract=((1),(1)) batch=((0),(0))] c a
-          in (d, e) }""")
+          in (d, e) }""",
+    )
 
 
 def test_cotangents_of_a_value_used_twice_add():
-    assert_jaxpr(transposed(lambda x: 2 * x + jnp.flip(x), f32[3]), [f32[3]], """
+    assert_jaxpr(
+        transposed(lambda x: 2 * x + jnp.flip(x), f32[3]),
+        [f32[3]],
+        """
         { lambda a:f32[3]. let
             b:f32[3] = flip[axes=(0)] a
             c:f32[3] = mul 2.0 a
             d:f32[3] = add b c
-          in (d,) }""")
+          in (d,) }""",
+    )
 
 
 def test_a_scan_runs_backwards_and_sums_the_cotangents_of_its_constants():
     def f(w, xs):
         return lax.scan(lambda c, x: (c + w * x, None), 0.0, xs)[0]
 
-    assert_jaxpr(backward(f), [f32[()], f32[5], f32[()]], """
+    assert_jaxpr(
+        backward(f),
+        [f32[()], f32[5], f32[()]],
+        """
         { lambda a:f32[] b:f32[5] c:f32[]. let
             _:f32[] d:f32[] e:f32[5] = scan[
               body={ lambda a:f32[] b:f32[] c:f32[] d:f32[]. let
@@ -122,14 +165,18 @@ def test_a_scan_runs_backwards_and_sums_the_cotangents_of_its_constants():
               length=5
               reverse=True
             ] a c 0.0:f32[] b
-          in (d, e) }""")
+          in (d, e) }""",
+    )
 
 
 def test_branches_return_the_cotangents_that_any_of_them_needs():
     def f(x, y):
         return lax.cond(jnp.sum(y) > 0, lambda x: 2 * x, lambda x: jnp.zeros(3), x)
 
-    assert_jaxpr(lambda x, y, ct: tinyjax.vjp(lambda x: f(x, y), x)[1](ct), [f32[3]] * 3, """
+    assert_jaxpr(
+        lambda x, y, ct: tinyjax.vjp(lambda x: f(x, y), x)[1](ct),
+        [f32[3]] * 3,
+        """
         { lambda a:f32[3] b:f32[3] c:f32[3]. let
             d:f32[] = reduce_add[axes=(0)] b
             e:bool[] = cmplt 0.0 d
@@ -140,12 +187,16 @@ def test_branches_return_the_cotangents_that_any_of_them_needs():
                 { lambda a:f32[3] b:f32[3]. let c:f32[3] = mul 2.0 b in (c,) }
               )
             ] f a c
-          in (g,) }""")
+          in (g,) }""",
+    )
 
 
 def test_an_output_without_a_cotangent_costs_nothing():
     f = tinyjax.function(lambda x: (jnp.sin(x), jnp.exp(x)), name="f")
-    assert_jaxpr(tinyjax.grad(lambda x: jnp.sum(f(x)[0])), [f32[3]], """
+    assert_jaxpr(
+        tinyjax.grad(lambda x: jnp.sum(f(x)[0])),
+        [f32[3]],
+        """
         { lambda a:f32[3]. let
             _:f32[3] b:f32[3] = function[
               name=f
@@ -162,7 +213,8 @@ def test_an_output_without_a_cotangent_costs_nothing():
                   e:f32[3] = mul c d
                 in (e,) }
             ] a b c
-          in (d,) }""")
+          in (d,) }""",
+    )
 
 
 def test_reverse_mode_of_an_unbounded_loop_says_what_to_use():

@@ -10,6 +10,7 @@ import tinyjax as J
 from tests.oracle import Case, check, numbers, raises
 
 X = numbers(4, 3)
+RING = [(0, 2), (2, 1), (1, 3), (3, 0)]
 S = numbers(4, 4, 2)
 G = numbers(2, 3, 5)
 W = numbers(4, 8, 2)
@@ -17,7 +18,8 @@ W = numbers(4, 8, 2)
 CASES: dict[str, Case] = {
     "psum": lambda J: J.vmap(lambda x: J.lax.psum(x, "i"), axis_name="i")(X),
     "psum tree": lambda J: J.vmap(
-        lambda x: J.lax.psum({"a": x, "b": (x * 2, 3)}, "i"), axis_name="i", out_axes={"a": 0, "b": (0, None)}
+        lambda x: J.lax.psum({"a": x, "b": (x * 2, 3)}, "i"), axis_name="i", out_axes={"a": 0, "b":
+        (0, None)}
     )(X)["a"],
     "psum number": lambda J: J.vmap(lambda x: x + J.lax.psum(1, "i"), axis_name="i")(X),
     "psum shared": lambda J: J.vmap(
@@ -47,7 +49,9 @@ CASES: dict[str, Case] = {
         lambda x: J.lax.cond(x[0] > 0, lambda: x, lambda: x * J.lax.axis_index("i")), axis_name="i"
     )(X),
     "all_gather": lambda J: J.vmap(lambda x: J.lax.all_gather(x, "i"), axis_name="i")(X),
-    "all_gather axis": lambda J: J.vmap(lambda x: J.lax.all_gather(x, "i", axis=1), axis_name="i")(X),
+    "all_gather axis": lambda J: (
+        J.vmap(lambda x: J.lax.all_gather(x, "i", axis=1), axis_name="i")(X)
+    ),
     "all_gather tiled": lambda J: J.vmap(
         lambda x: J.lax.all_gather(x, "i", axis=0, tiled=True), axis_name="i"
     )(X),
@@ -76,7 +80,7 @@ CASES: dict[str, Case] = {
     )(X),
     "gradient of moves": lambda J: J.grad(
         lambda x: (
-            J.vmap(lambda v: J.lax.ppermute(v, "i", [(0, 2), (2, 1), (1, 3), (3, 0)]) * v, axis_name="i")(x).sum()
+            J.vmap(lambda v: J.lax.ppermute(v, "i", RING) * v, axis_name="i")(x).sum()
         )
     )(X),
     "gradient of exchange": lambda J: J.grad(

@@ -37,7 +37,9 @@ CASES: dict[str, Case] = {
     ),
     "scan weak carry": lambda J: J.lax.scan(lambda c, x: (c + x, c), 0, X),
     "scan weak carry stays weak": lambda J: J.lax.scan(lambda c, x: (c + 1, x), 0.0, X),
-    "scan weak int carry": lambda J: J.lax.scan(lambda c, x: (c + x, c), 0, np.arange(3, dtype=np.int32)),
+    "scan weak int carry": lambda J: (
+        J.lax.scan(lambda c, x: (c + x, c), 0, np.arange(3, dtype=np.int32))
+    ),
     "scan bool carry": lambda J: J.lax.scan(lambda c, x: (c | (x > 1), c), False, X),
     "scan key carry": lambda J: J.lax.scan(
         lambda k, _: tuple(J.random.split(k)), J.random.PRNGKey(0), None, length=3
@@ -68,7 +70,9 @@ CASES: dict[str, Case] = {
     "while tree": lambda J: J.lax.while_loop(
         lambda c: c["i"] < 4, lambda c: {"i": c["i"] + 1, "x": c["x"] * W}, {"i": 0, "x": W}
     ),
-    "while weak": lambda J: J.lax.while_loop(lambda c: c[1] < 3, lambda c: (c[0] * X[0], c[1] + 1), (1, 0)),
+    "while weak": lambda J: (
+        J.lax.while_loop(lambda c: c[1] < 3, lambda c: (c[0] * X[0], c[1] + 1), (1, 0))
+    ),
     "while never": lambda J: J.lax.while_loop(lambda c: False, lambda c: c + 1, 5),
     "while captures": lambda J: J.jit(
         lambda s, t: J.lax.while_loop(lambda c: c < t, lambda c: c * s, 1.0)
@@ -91,14 +95,18 @@ CASES: dict[str, Case] = {
     "fori backwards bounds": lambda J: J.lax.fori_loop(5, 2, lambda i, c: c + 1, 7),
     "fori dynamic": lambda J: J.jit(lambda n: J.lax.fori_loop(0, n, lambda i, c: c + i, 0))(5),
     "fori unroll": lambda J: J.lax.fori_loop(0, 6, lambda i, c: c + i, 0.0, unroll=3),
-    "fori gradient": lambda J: J.grad(lambda s: J.lax.fori_loop(0, 4, lambda i, c: c * s, 1.0))(1.5),
+    "fori gradient": lambda J: (
+        J.grad(lambda s: J.lax.fori_loop(0, 4, lambda i, c: c * s, 1.0))(1.5)
+    ),
     "fori index dtype": lambda J: J.lax.fori_loop(
         np.int32(0), np.int32(3), lambda i, c: c + i, np.int32(0)
     ),
     "cond true": lambda J: J.lax.cond(True, lambda x: x + 1, lambda x: x - 1, 3.0),
     "cond number": lambda J: J.lax.cond(0, lambda: 1, lambda: 2),
     "cond array": lambda J: J.lax.cond(X[0] > 0, lambda a, b: a * b, lambda a, b: a - b, X, 2.0),
-    "cond weak joins strong": lambda J: J.lax.cond(True, lambda: 1.0, lambda: J.numpy.asarray(X)[0]),
+    "cond weak joins strong": lambda J: (
+        J.lax.cond(True, lambda: 1.0, lambda: J.numpy.asarray(X)[0])
+    ),
     "cond tree": lambda J: J.lax.cond(X[0] < 0, lambda t: t, lambda t: {"a": t["a"] * 2}, {"a": X}),
     "cond none": lambda J: J.lax.cond(True, lambda: None, lambda: None),
     "cond captures under jit": lambda J: J.jit(
@@ -141,7 +149,8 @@ CASES: dict[str, Case] = {
     ),
     "loop in cond in scan": lambda J: J.lax.scan(
         lambda c, x: (
-            J.lax.cond(x > 0, lambda: J.lax.fori_loop(0, 3, lambda i, v: v + x, c), lambda: c * 0.5), c
+            J.lax.cond(x > 0, lambda: J.lax.fori_loop(0, 3, lambda i, v: v + x, c), lambda: c *
+            0.5), c
         ), 0.0, X,
     ),
     "custom rule in scan": lambda J: J.grad(

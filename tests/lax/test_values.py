@@ -1,4 +1,5 @@
-"""Every function of `tinyjax.lax` gives what `jax.lax` gives: values, shapes, dtypes, weak types."""
+"""Every function of `tinyjax.lax` gives what `jax.lax` gives: values, shapes, dtypes, weak
+types."""
 
 from __future__ import annotations
 
@@ -27,12 +28,15 @@ H = X.astype(ml_dtypes.bfloat16)
 E = X.astype(ml_dtypes.float8_e4m3fn)
 
 FLOAT_UNARY = (
-    "neg sign floor ceil exp exp2 expm1 log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh logistic sqrt rsqrt cbrt abs is_finite erf erfc erf_inv lgamma digamma square reciprocal round "
+    "neg sign floor ceil exp exp2 expm1 log log1p sin cos tan asin acos atan sinh cosh tanh asinh "
+    "acosh "
+    "atanh logistic sqrt rsqrt cbrt abs is_finite erf erfc erf_inv lgamma digamma square "
+    "reciprocal round "
     "bessel_i0e bessel_i1e"
 ).split()
 COMPLEX_UNARY = (
-    "neg sign exp expm1 log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh logistic "
+    "neg sign exp expm1 log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "logistic "
     "sqrt rsqrt abs real imag conj square reciprocal"
 ).split()
 INT_UNARY = "neg sign abs bitwise_not population_count clz square".split()
@@ -113,7 +117,9 @@ MORE: dict[str, Case] = {
     "reduce_precision": lambda J: J.lax.reduce_precision(X, 5, 7),
     "erf bf16": lambda J: J.lax.erf(H),
     "igamma": lambda J: J.lax.igamma(P * 3, np.abs(Y) * 2),
-    "igamma edges": lambda J: J.lax.igamma(np.float32([1, 0, -1, 2, 3, np.nan]), np.float32([0, 1, 1, np.inf, -1, 1])),
+    "igamma edges": lambda J: (
+        J.lax.igamma(np.float32([1, 0, -1, 2, 3, np.nan]), np.float32([0, 1, 1, np.inf, -1, 1]))
+    ),
     "igammac": lambda J: J.lax.igammac(P * 3, np.abs(Y) * 2),
     "igammac large": lambda J: J.lax.igammac(P * 30, P * 40),
     "igamma_grad_a": lambda J: J.lax.igamma_grad_a(P * 3, np.abs(Y) * 2),
@@ -148,7 +154,9 @@ MORE: dict[str, Case] = {
     "dynamic_update_slice_in_dim": lambda J: J.lax.dynamic_update_slice_in_dim(M, M[:2], 1, 0),
     "dynamic_update_index_in_dim": lambda J: J.lax.dynamic_update_index_in_dim(M, V[:5], 2, 0),
     "concatenate": lambda J: J.lax.concatenate([X, Y, X], 1),
-    "concatenate weak": lambda J: J.lax.concatenate([J.lax.full((2,), 1.0), J.lax.full((2,), 2.0)], 0),
+    "concatenate weak": lambda J: (
+        J.lax.concatenate([J.lax.full((2,), 1.0), J.lax.full((2,), 2.0)], 0)
+    ),
     "pad": lambda J: J.lax.pad(X, 7.0, ((1, 2, 0), (0, -1, 2))),
     "rev": lambda J: J.lax.rev(T, (0, 2)),
     "iota": lambda J: J.lax.iota(np.float32, 5),
@@ -168,14 +176,18 @@ MORE: dict[str, Case] = {
     "shape_as_value": lambda J: J.lax.shape_as_value((2, 3)),
     "dtype": lambda J: J.lax.dtype(X),
     "padtype_to_pads": lambda J: J.lax.padtype_to_pads((8, 9), (3, 2), (2, 3), "SAME"),
-    "conv_shape_tuple": lambda J: J.lax.conv_shape_tuple((2, 3, 8, 8), (5, 3, 3, 3), (1, 2), "VALID"),
+    "conv_shape_tuple": lambda J: (
+        J.lax.conv_shape_tuple((2, 3, 8, 8), (5, 3, 3, 3), (1, 2), "VALID")
+    ),
     "conv_general_shape_tuple": lambda J: J.lax.conv_general_shape_tuple(
         (2, 8, 8, 3), (3, 3, 3, 5), (1, 2), "SAME", ("NHWC", "HWIO", "NHWC")
     ),
     "conv_transpose_shape_tuple": lambda J: J.lax.conv_transpose_shape_tuple(
         (2, 8, 8, 3), (3, 3, 3, 5), (2, 2), "SAME", ("NHWC", "HWIO", "NHWC")
     ),
-    "conv_general_permutations": lambda J: J.lax.conv_general_permutations(("NHWC", "HWIO", "NCHW")),
+    "conv_general_permutations": lambda J: (
+        J.lax.conv_general_permutations(("NHWC", "HWIO", "NCHW"))
+    ),
     "reduce_window_shape_tuple": lambda J: J.lax.reduce_window_shape_tuple(
         (7, 8), (2, 3), (1, 2), ((0, 1), (1, 1))
     ),
@@ -195,7 +207,7 @@ MORE: dict[str, Case] = {
     "reduce lambda": lambda J: J.lax.reduce(P, np.float32(1), lambda a, b: a * b, (1,)),
     "reduce pair": lambda J: J.lax.reduce(
         (X, I), (np.float32(-9), np.int32(0)),
-        lambda a, b: (J.lax.select(a[0] > b[0], a[0], b[0]), J.lax.select(a[0] > b[0], a[1], b[1])), (1,)
+        lambda a, b: tuple(J.lax.select(a[0] > b[0], p, q) for p, q in zip(a, b)), (1,)
     ),
     "argmax": lambda J: J.lax.argmax(T, 1, np.int32),
     "argmin": lambda J: J.lax.argmin(T, 2, np.int32),
@@ -219,7 +231,9 @@ MORE: dict[str, Case] = {
     "approx_max_k": lambda J: J.lax.approx_max_k(M, 2),
     "approx_min_k": lambda J: J.lax.approx_min_k(M, 2),
     "associative_scan": lambda J: J.lax.associative_scan(J.lax.add, V),
-    "associative_scan reverse": lambda J: J.lax.associative_scan(J.lax.mul, M, reverse=True, axis=1),
+    "associative_scan reverse": lambda J: (
+        J.lax.associative_scan(J.lax.mul, M, reverse=True, axis=1)
+    ),
     "associative_scan tree": lambda J: J.lax.associative_scan(
         lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (V, V * 2)
     ),
@@ -229,7 +243,9 @@ MORE: dict[str, Case] = {
     "reduce_window sum dilated": lambda J: J.lax.reduce_window(
         M, 0.0, J.lax.add, (2, 2), (1, 1), ((1, 0), (0, 1)), (2, 1), (1, 2)
     ),
-    "reduce_window other": lambda J: J.lax.reduce_window(M, 1.0, J.lax.mul, (2, 1), (1, 1), "VALID"),
+    "reduce_window other": lambda J: (
+        J.lax.reduce_window(M, 1.0, J.lax.mul, (2, 1), (1, 1), "VALID")
+    ),
     "fft": lambda J: J.lax.fft(C, "FFT", (3,)),
     "fft enum": lambda J: J.lax.fft(C, J.lax.FftType.IFFT, (3,)),
     "rfft": lambda J: J.lax.fft(T, J.lax.FftType.RFFT, (3, 4)),
@@ -359,7 +375,8 @@ add(
 # XLA:CPU's own approximations of these lose more than one or two ulps.
 LOOSE = {
     "igamma": 3e-5, "igammac": 3e-5, "igammac large": 3e-5, "igamma_grad_a": 2e-4, "betainc": 3e-5,
-    "random_gamma_grad": 2e-4, "zeta": 3e-5, "polygamma": 3e-5, "digamma f32": 2e-5, "lgamma f32": 2e-5,
+    "random_gamma_grad": 2e-4, "zeta": 3e-5, "polygamma": 3e-5, "digamma f32": 2e-5,
+    "lgamma f32": 2e-5,
     "erf_inv f32": 2e-5, "acosh c64": 2e-5, "asinh c64": 2e-5, "pow f32": 2e-5,
 }  # fmt: skip
 
@@ -370,7 +387,8 @@ def test_values_are_those_of_jax(name: str) -> None:
 
 
 X64 = [
-    "add two weak", "full", "iota int", "convert float", "convert weak", "argmax", "igamma", "betainc",
+    "add two weak", "full", "iota int", "convert float", "convert weak", "argmax", "igamma",
+    "betainc",
     "polygamma", "zeta", "top_k", "exp weak", "random_gamma_grad", "select_n int",
     "dynamic_slice array", "cumlogsumexp", "mulhi",
 ]  # fmt: skip

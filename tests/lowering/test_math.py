@@ -110,7 +110,7 @@ WIDER: dict[str, Callable[..., Any]] = {
 
 INSIDE_ONE = {"ASIN", "ACOS", "ATANH", "ERFINV"}
 POSITIVE = {"LOG", "LOG2", "RSQRT"}
-BINARY = {"ATAN2", "POW"}
+BINARY = ("ATAN2", "POW")
 
 
 @functools.cache

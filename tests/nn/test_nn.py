@@ -15,7 +15,8 @@ WILD = np.array([np.inf, -np.inf, np.nan], np.float32)
 B = numbers(4, 6, seed=3) > 0
 
 ACTIVATIONS = (
-    "relu relu6 sigmoid hard_sigmoid softplus soft_sign silu swish hard_silu hard_swish log_sigmoid tanh "
+    "relu relu6 sigmoid hard_sigmoid softplus soft_sign silu swish hard_silu hard_swish "
+    "log_sigmoid tanh "
     "hard_tanh leaky_relu elu celu selu gelu mish sparse_plus sparse_sigmoid squareplus identity"
 ).split()
 
@@ -46,7 +47,9 @@ CASES |= {
     "softmax infinite": lambda J: J.nn.softmax(np.float32([[0, -np.inf], [np.inf, 0]])),
     "softmax gradient": lambda J: pullback(J, J.nn.softmax, X),
     "softmax bf16": lambda J: J.nn.softmax(X.astype(ml_dtypes.bfloat16)),
-    "softmax second": lambda J: J.grad(lambda x: J.grad(lambda y: J.nn.softmax(y)[0, 0])(x)[0, 1])(X),
+    "softmax second": lambda J: (
+        J.grad(lambda x: J.grad(lambda y: J.nn.softmax(y)[0, 0])(x)[0, 1])(X)
+    ),
     "log_softmax": lambda J: J.nn.log_softmax(X),
     "log_softmax where": lambda J: J.nn.log_softmax(X, where=B),
     "log_softmax large": lambda J: J.nn.log_softmax(X * 1e4),
@@ -57,7 +60,9 @@ CASES |= {
     "logsumexp weights": lambda J: J.nn.logsumexp(X, axis=1, b=np.abs(X)),
     "logsumexp sign": lambda J: J.nn.logsumexp(X, axis=1, b=X, return_sign=True),
     "logsumexp where": lambda J: J.nn.logsumexp(X, axis=1, where=B),
-    "logsumexp infinite": lambda J: J.nn.logsumexp(np.float32([[-np.inf] * 2, [np.inf, 1]]), axis=1),
+    "logsumexp infinite": lambda J: (
+        J.nn.logsumexp(np.float32([[-np.inf] * 2, [np.inf, 1]]), axis=1)
+    ),
     "logsumexp infinite gradient": lambda J: J.grad(lambda x: J.nn.logsumexp(x))(
         np.float32([-np.inf, 0, 1])
     ),
@@ -108,7 +113,8 @@ def test_results_are_those_of_jax(name: str) -> None:
 INITIALIZERS: dict[str, Case] = {
     n: lambda J, n=n: getattr(J.nn.initializers, n)()(J.random.key(0), (6, 4))
     for n in (
-        "glorot_uniform glorot_normal lecun_uniform lecun_normal he_uniform he_normal xavier_uniform "
+        "glorot_uniform glorot_normal lecun_uniform lecun_normal he_uniform he_normal "
+        "xavier_uniform "
         "xavier_normal kaiming_uniform kaiming_normal uniform normal truncated_normal"
     ).split()
 }
@@ -117,8 +123,12 @@ INITIALIZERS |= {
     "ones": lambda J: J.nn.initializers.ones(J.random.key(0), (2, 3), np.int32),
     "constant": lambda J: J.nn.initializers.constant(3)(J.random.key(0), (2, 3)),
     "orthogonal": lambda J: J.nn.initializers.orthogonal(2.0)(J.random.key(0), (6, 4)),
-    "orthogonal axis": lambda J: J.nn.initializers.orthogonal(column_axis=0)(J.random.key(0), (3, 5)),
-    "delta_orthogonal": lambda J: J.nn.initializers.delta_orthogonal()(J.random.key(0), (3, 3, 2, 4)),
+    "orthogonal axis": lambda J: (
+        J.nn.initializers.orthogonal(column_axis=0)(J.random.key(0), (3, 5))
+    ),
+    "delta_orthogonal": lambda J: (
+        J.nn.initializers.delta_orthogonal()(J.random.key(0), (3, 3, 2, 4))
+    ),
     "fan_geo_avg": lambda J: J.nn.initializers.variance_scaling(2.0, "fan_geo_avg", "uniform")(
         J.random.key(0), (3, 3, 4, 8)
     ),
@@ -140,7 +150,9 @@ def test_initializers_draw_the_numbers_of_jax(name: str) -> None:
         (lambda J: J.nn.glu(numbers(3)), "divisible by 2"),
         (lambda J: J.nn.initializers.he_normal()(J.random.key(0), (3,)), "1-dimensional"),
         (
-            lambda J: J.nn.initializers.variance_scaling(1.0, "fan", "normal")(J.random.key(0), (3, 3)),
+            lambda J: J.nn.initializers.variance_scaling(1.0, "fan", "normal")(
+                J.random.key(0), (3, 3)
+            ),
             "invalid mode",
         ),
     ],

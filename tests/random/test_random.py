@@ -50,7 +50,9 @@ EXACT: dict[str, Case] = {
     "choice": lambda J: J.random.choice(J.random.key(0), 10, (4,)),
     "choice array": lambda J: J.random.choice(J.random.key(0), numbers(6, 2), (3,)),
     "choice no replacement": lambda J: J.random.choice(J.random.key(0), 10, (4,), replace=False),
-    "choice weights": lambda J: J.random.choice(J.random.key(0), 3, (8,), p=np.float32([0.2, 0.5, 0.3])),
+    "choice weights": lambda J: (
+        J.random.choice(J.random.key(0), 3, (8,), p=np.float32([0.2, 0.5, 0.3]))
+    ),
     "choice weights unique": lambda J: J.random.choice(
         J.random.key(0), 4, (3,), replace=False, p=np.float32([0.1, 0.2, 0.3, 0.4])
     ),
@@ -62,12 +64,16 @@ EXACT: dict[str, Case] = {
         J.random.key(0), numbers(6), shape=(3,), replace=False
     ),
     "rademacher": lambda J: J.random.rademacher(J.random.key(0), (6,)),
-    "vmapped": lambda J: J.vmap(lambda k: J.random.uniform(k, (2,)))(J.random.split(J.random.key(0), 3)),
+    "vmapped": lambda J: (
+        J.vmap(lambda k: J.random.uniform(k, (2,)))(J.random.split(J.random.key(0), 3))
+    ),
     "vmapped raw": lambda J: J.vmap(lambda k: J.random.bits(k, (2, 2)))(
         J.random.split(J.random.PRNGKey(0), 3)
     ),
     "vmapped split": lambda J: J.vmap(J.random.split)(J.random.split(J.random.key(1), 3)),
-    "vmapped fold_in": lambda J: J.vmap(lambda i: J.random.fold_in(J.random.key(1), i))(np.arange(4)),
+    "vmapped fold_in": lambda J: (
+        J.vmap(lambda i: J.random.fold_in(J.random.key(1), i))(np.arange(4))
+    ),
     "vmapped permutation": lambda J: J.vmap(lambda k: J.random.permutation(k, 5))(
         J.random.split(J.random.key(1), 3)
     ),
@@ -102,7 +108,9 @@ CLOSE: dict[str, Case] = {
     "pareto": lambda J: J.random.pareto(J.random.key(0), A),
     "weibull_min": lambda J: J.random.weibull_min(J.random.key(0), 2.0, 1.5, (4,)),
     "maxwell": lambda J: J.random.maxwell(J.random.key(0), (4,)),
-    "double_sided_maxwell": lambda J: J.random.double_sided_maxwell(J.random.key(0), 1.0, 2.0, (4,)),
+    "double_sided_maxwell": lambda J: (
+        J.random.double_sided_maxwell(J.random.key(0), 1.0, 2.0, (4,))
+    ),
     "rayleigh": lambda J: J.random.rayleigh(J.random.key(0), A),
     "lognormal": lambda J: J.random.lognormal(J.random.key(0), A),
     "geometric": lambda J: J.random.geometric(J.random.key(0), P),

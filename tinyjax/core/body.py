@@ -211,7 +211,8 @@ def open_body(body: UOp, args: Sequence[UOp]) -> list[UOp]:
 
 def _rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
     if node.op is Op.GETTUPLE and src[0].op is Op.TUPLE:
-        return src[0].src[node.arg]
+        found: UOp = src[0].src[node.arg]
+        return found
     return UOp(node.op, src, node.arg)
 
 

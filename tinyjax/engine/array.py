@@ -270,12 +270,13 @@ class Array:
             if on:
                 var = min(on, key=lambda v: v.path)
                 raise error(
-                    f"Abstract tracer value encountered where concrete value is expected: {verb} of "
+                    f"Abstract tracer value encountered where concrete value is expected: {verb} "
+                    "of "
                     f"{self._short()} inside {var.trace.describe()} would drop its gradient with "
                     f"respect to {var.path or 'the argument'}.\n"
                     + line_of_user()
-                    + "  Use array operations to keep the gradient; or say that it is constant with "
-                    "jax.lax.stop_gradient(x), or return the value with has_aux=True."
+                    + "  Use array operations to keep the gradient; or say that it is constant "
+                    "with jax.lax.stop_gradient(x), or return the value with has_aux=True."
                 )
         return self._value
 
@@ -307,7 +308,8 @@ class Array:
             self._look(TracerIntegerConversionError)
         if self.aval.shape or not dtypes.is_integer(self.aval.dtype):
             raise TypeError(
-                f"Only integer scalar arrays can be converted to a scalar index; got {self._short()}."
+                "Only integer scalar arrays can be converted to a scalar index; got "
+                f"{self._short()}."
             )
         return int(self._value)
 

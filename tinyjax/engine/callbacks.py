@@ -31,10 +31,11 @@ def pure_callback(
     vmap_method: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """`callback(*args, **kwargs)` on arrays of values, with results of the stated shapes and dtypes.
+    """`callback(*args, **kwargs)` on values; the results have the stated shapes and dtypes.
 
     The callback must be pure: it may run once, several times, or not at all if nothing needs its
-    results. Under vmap it is called once per example ("sequential"), or once with a leading axis for
+    results. Under vmap it is called once per example ("sequential"), or once with a leading axis
+    for
     all arguments ("broadcast_all") or size 1 for the shared ones ("expand_dims").
     Raises: ValueError under differentiation; give the caller a custom_jvp.
     """
@@ -51,7 +52,8 @@ def pure_callback(
         found, found_tree = tree_flatten(result)
         if found_tree != out_tree:
             raise RuntimeError(
-                f"pure_callback {name_of(callback)} returned the tree {found_tree}, {out_tree} was stated"
+                f"pure_callback {name_of(callback)} returned the tree {found_tree}, {out_tree} "
+                "was stated"
             )
         return [np.asarray(x) for x in found]
 

@@ -67,7 +67,8 @@ class Residuals:
 
 
 def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """`fun(*args) -> (value, vjp)`, with `vjp(ct)` a cotangent per argument (a tuple, if several)."""
+    """`fun(*args) -> (value, vjp)`, with `vjp(ct)` a cotangent per argument (a tuple, if
+    several)."""
 
     @functools.wraps(fun, updated=())
     def value(*args: Any) -> Any:

@@ -1,6 +1,7 @@
 """custom_jvp, custom_vjp: derivative rules written by the user, held by a CALL as closed bodies.
 
-Interpreters ask a CALL's rule for bodies at its own unbatched avals and batch or differentiate those
+Interpreters ask a CALL's rule for bodies at its own unbatched avals and batch or differentiate
+those
 like any other; the Python rule is not run again on batched values. Two ways to make them:
 
 * Staged (`StagedRule`): under jit, vmap, scan the function is staged, and the rule when first
@@ -219,7 +220,8 @@ class Application:
         trees = self.in_tree.children()
         if not isinstance(result, tuple) or len(result) != len(trees):
             raise TypeError(
-                f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce a tuple "
+                f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce a "
+                "tuple "
                 "of length equal to the number of its differentiable arguments, "
                 f"{len(trees)}, but got {result!r}."
             )
@@ -423,7 +425,8 @@ class CustomFunction:
         symbolic_zeros: bool = False,
         optimize_remat: bool = False,
     ) -> None:
-        """Give the reverse rule: `fwd(*args) -> (out, residuals)`, `bwd(*nondiff, residuals, ct)`."""
+        """Give the reverse rule: `fwd(*args) -> (out, residuals)`, `bwd(*nondiff, residuals,
+        ct)`."""
         self.vjp_rule, self.symbolic_zeros = (fwd, bwd), symbolic_zeros
 
     @api_boundary

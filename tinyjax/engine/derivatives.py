@@ -86,7 +86,8 @@ def pick_arguments(
         raise TypeError(
             f"Positional argnums {numbers if not single else argnums} of {what} require at least "
             f"{max(i + 1 if i >= 0 else -i for i in numbers)} positional arguments; "
-            f"{name_of(fun)} was called with {len(args)}. Keyword arguments cannot be differentiated."
+            f"{name_of(fun)} was called with {len(args)}. Keyword arguments cannot be "
+            "differentiated."
         )
     return tuple(i % len(args) for i in numbers), single
 
@@ -126,7 +127,8 @@ def check_input_dtype(node: UOp, path: str, what: str, holomorphic: bool, allow_
         )
         raise GradTypeError(
             f"{what} requires real- or complex-valued inputs (input dtype that is a sub-dtype of "
-            f"np.inexact), but got {dtypes.short_name(dtype)}[{','.join(map(str, node.shape))}] for "
+            f"np.inexact), but got {dtypes.short_name(dtype)}[{','.join(map(str, node.shape))}] "
+            "for "
             f"{path}. If you want to use Boolean- or integer-valued inputs, use vjp or set "
             f"allow_int to True.\n{hint}"
         )
@@ -136,7 +138,8 @@ def check_scalar_output(out: Any, fun: Any, what: str, holomorphic: bool, has_au
     """grad needs one real scalar."""
     if not is_array_like(out):
         hint = (
-            "\n  To return further values beside the loss, pass has_aux=True and return (loss, aux)."
+            "\n  To return further values beside the loss, pass has_aux=True and return (loss, "
+            "aux)."
             if isinstance(out, (tuple, list, dict)) and not has_aux
             else ""
         )
@@ -309,7 +312,8 @@ def tangent_node(t: Any, primal: UOp, path: str) -> UOp | None:
             raise TypeError(
                 "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in "
                 "case of int/bool primal dtype the tangent dtype must be float0. Got primal dtype "
-                f"{primal.dtype.name} and tangent dtype {given if given is not None else type(t).__name__} "
+                f"{primal.dtype.name} and tangent dtype "
+                f"{given if given is not None else type(t).__name__} "
                 f"for {path}."
             )
         return None
@@ -318,7 +322,8 @@ def tangent_node(t: Any, primal: UOp, path: str) -> UOp | None:
         node = b.cast(node, primal.dtype)
     if node.dtype != primal.dtype:
         raise TypeError(
-            "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in case "
+            "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in "
+            "case "
             "of int/bool primal dtype the tangent dtype must be float0. Got primal dtype "
             f"{primal.dtype.name} and tangent dtype {node.dtype.name} for {path}."
         )
@@ -393,7 +398,8 @@ def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) ->
 class LinearFunction:
     """A linear map: a closed body over residuals (arrays, the leaves of this pytree) and tangents.
 
-    What `linearize` returns; `transposed` gives what `vjp` returns. It may cross jit, scan and vmap.
+    What `linearize` returns; `transposed` gives what `vjp` returns. It may cross jit, scan and
+    vmap.
     """
 
     __slots__ = (

@@ -75,7 +75,8 @@ def checked_backend(backend: str | None) -> None:
     """Only the CPU exists here."""
     if backend not in (None, "cpu"):
         raise RuntimeError(
-            f"Unknown backend: '{backend}' requested, but no platforms that are instances of {backend} "
+            f"Unknown backend: '{backend}' requested, but no platforms that are instances of "
+            f"{backend} "
             "are present. Platforms present are: cpu"
         )
 
@@ -181,7 +182,8 @@ def make_array_from_callback(
     value = np.asarray(data_callback(index))
     if value.shape != tuple(shape):
         raise ValueError(
-            f"make_array_from_callback: the callback returned shape {value.shape} for index {index}, "
+            f"make_array_from_callback: the callback returned shape {value.shape} for index "
+            f"{index}, "
             f"{tuple(shape)} is needed"
         )
     return asarray(value if dtype is None else value.astype(dtype))
@@ -194,7 +196,8 @@ def make_array_from_single_device_arrays(
     checked_target(sharding)
     if len(arrays) != 1 or tuple(np.shape(arrays[0])) != tuple(shape):
         raise ValueError(
-            f"one array of shape {tuple(shape)} is needed, got shapes {[np.shape(a) for a in arrays]}"
+            f"one array of shape {tuple(shape)} is needed, got shapes "
+            f"{[np.shape(a) for a in arrays]}"
         )
     return asarray(arrays[0])
 

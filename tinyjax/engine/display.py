@@ -1,4 +1,5 @@
-"""How arrays show themselves: text like JAX's, and HTML for notebooks. No large value is formatted whole."""
+"""How arrays show themselves: text like JAX's, and HTML for notebooks. No large value is formatted
+whole."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def summary(value: np.ndarray[Any, Any]) -> str:
     if not finite.any():
         return "no finite element"
     bad = value.size - int(finite.sum())
-    text = f"min {wide[finite].min():.4g} · mean {wide[finite].mean():.4g} · max {wide[finite].max():.4g}"
+    part = wide[finite]
+    text = f"min {part.min():.4g} · mean {part.mean():.4g} · max {part.max():.4g}"
     return text + (f" · {bad} not finite" if bad else "")
 
 
@@ -69,9 +71,8 @@ def heat_map(value: np.ndarray[Any, Any], limit: int = 32) -> str:
     for row in part:
         line = []
         for v in row:
-            line.append(
-                f'<td title="{v:.4g}" style="padding:0;width:8px;height:8px;background:{colour(v, top)}"></td>'
-            )
+            style = f"padding:0;width:8px;height:8px;background:{colour(v, top)}"
+            line.append(f'<td title="{v:.4g}" style="{style}"></td>')
         cells.append(f"<tr>{''.join(line)}</tr>")
     return f'<table style="border-collapse:collapse;border-spacing:0">{"".join(cells)}</table>'
 

@@ -1,8 +1,11 @@
 """DLPack both ways: other libraries read our memory and we read theirs, without a copy.
 
-Export: NumPy's own exporter makes the capsule, and the struct inside is patched for dtypes NumPy does
-not know. A capsule made by hand with Python callbacks loses errors and leaks memory when the consumer
-raises, so there are none. Import: the capsule is read in place and kept alive by the array's memory.
+Export: NumPy's own exporter makes the capsule, and the struct inside is patched for dtypes NumPy
+does
+not know. A capsule made by hand with Python callbacks loses errors and leaks memory when the
+consumer
+raises, so there are none. Import: the capsule is read in place and kept alive by the array's
+memory.
 Reference: DLPack 1.1 (dlpack.h).
 """
 
@@ -163,7 +166,8 @@ def export(
 
 
 def align(x: Array) -> None:
-    """Move the array's memory where consumers take it without a copy. Eager results may lie anywhere."""
+    """Move the array's memory where consumers take it without a copy. Eager results may lie
+    anywhere."""
     buffer = x._buffer
     if buffer is None or buffer.deleted or buffer.value.ctypes.data % ALIGNMENT == 0:
         return
@@ -247,7 +251,8 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
         external_array, "__dlpack_device__"
     ):
         raise TypeError(
-            "The array passed to from_dlpack must have __dlpack__ and __dlpack_device__ methods, got "
+            "The array passed to from_dlpack must have __dlpack__ and __dlpack_device__ methods, "
+            "got "
             f"{type(external_array)}."
         )
     kind, number = external_array.__dlpack_device__()
@@ -267,7 +272,8 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
     if copy or not fits:
         if copy is False:
             raise ValueError(
-                "from_dlpack(copy=False): the memory must be row-major, aligned to 64 bytes, and of a "
+                "from_dlpack(copy=False): the memory must be row-major, aligned to 64 bytes, and "
+                "of a "
                 f"dtype that is enabled; got strides {value.strides}, dtype {value.dtype.name}"
             )
         return asarray(value)

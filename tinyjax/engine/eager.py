@@ -1,6 +1,7 @@
 """The short path of elementwise functions on arrays in memory.
 
-What a function does with operands of given avals (promotion, broadcasting, its op) is found once, by
+What a function does with operands of given avals (promotion, broadcasting, its op) is found once,
+by
 running it on variables, and kept as a plan of evaluator rows; later calls run the rows. Nothing is
 interned, no graph is walked. Whatever is not an array in memory or a Python number, and everything
 while a function is being staged, takes the general path, which is the specification.
@@ -92,7 +93,8 @@ def eager(fun: F) -> F:
 
 
 def literal(x: Any) -> Hashable:
-    """A Python number as a key: 1, True and 1.0 differ, and so do 0.0 and -0.0, and NaN is itself."""
+    """A Python number as a key: 1, True and 1.0 differ, and so do 0.0 and -0.0, and NaN is
+    itself."""
     return (type(x), x) if x and x == x else (type(x), repr(x))
 
 

@@ -72,7 +72,8 @@ class History:
             name = getattr(self.fun, "__name__", repr(self.fun))
             lines = "\n".join(f"    {line}" for line in reason)
             raise RuntimeError(
-                f"{name} may be traced {limit} times (max_traces) and would be traced again:\n{lines}\n"
+                f"{name} may be traced {limit} times (max_traces) and would be traced "
+                f"again:\n{lines}\n"
                 "  Keep shapes and dtypes fixed (pad), or make Python values arrays."
             )
         self.signatures.append(new)

@@ -189,7 +189,8 @@ def check_output_dtype(out: UOp, fun: Any, holomorphic: bool) -> None:
         )
     if not holomorphic and not dtypes.is_float(out.dtype):
         raise GradTypeError(
-            "jacrev requires real-valued outputs (output dtype that is a sub-dtype of np.floating), "
+            "jacrev requires real-valued outputs (output dtype that is a sub-dtype of "
+            "np.floating), "
             f"but {name_of(fun)} returned {dtypes.short_name(out.dtype)}."
         )
 

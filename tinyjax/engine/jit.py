@@ -1,6 +1,7 @@
 """jit: stage once per signature, compile once per body, then run by a short path.
 
-The short path of a call: the last entry's guard, compiled for its argument tree, reads the leaves or
+The short path of a call: the last entry's guard, compiled for its argument tree, reads the leaves
+or
 refuses; if their avals are the entry's, the program runs on their buffers. Otherwise the entry is
 looked up by (tree, avals, configuration). Both apply when no trace is open and every leaf is an
 array in memory; everything else takes the general path, which is the specification.
@@ -78,7 +79,8 @@ class Entry:
 
 
 class Jitted:
-    """A staged function. Attributes as `jax.jit`'s: `lower`, `trace`, `eval_shape`, `clear_cache`."""
+    """A staged function. Attributes as `jax.jit`'s: `lower`, `trace`, `eval_shape`,
+    `clear_cache`."""
 
     def __init__(
         self,
@@ -136,7 +138,8 @@ class Jitted:
             if name not in known and not has_kwargs:
                 raise ValueError(
                     f"jitted function has invalid argnames {{{name!r}}} in static_argnames or "
-                    f"donate_argnames. Function {name_of(self.fun)} does not take these args. Valid "
+                    f"donate_argnames. Function {name_of(self.fun)} does not take these args. "
+                    "Valid "
                     f"names: {', '.join(sorted(known))}."
                 )
         nums = tuple(i % count if i < 0 and not variadic else i for i in nums)
@@ -291,7 +294,8 @@ class Jitted:
             f"Cannot interpret value of type {type(leaf)} as an abstract array; it does not have a "
             f"dtype attribute: error interpreting argument {path} to {name_of(self.fun)} as an "
             f"abstract array. Got {leaf!r}.\n  Arrays and numbers are traced. If this argument is "
-            f"meant to be a constant, mark it static: jit(f, static_argnames={path.split('[')[0].split('.')[0]!r})."
+            "meant to be a constant, mark it static: jit(f, "
+            f"static_argnames={path.split('[')[0].split('.')[0]!r})."
         )
 
     def _with_statics(self, args: tuple[Any, ...], statics: tuple[Any, ...]) -> Callable[..., Any]:
@@ -311,7 +315,7 @@ class Jitted:
         """Leaf positions whose memory may be reused for results."""
         if not self.donate_argnums and not self.donate_argnames:
             return frozenset()
-        positions = []
+        positions: list[int] = []
         count = 0
         for i, a in enumerate(args):
             if i in self.static_argnums:
@@ -415,7 +419,7 @@ def jit(
     compiler_options: Any = None,
     max_traces: int | None = None,
 ) -> Any:
-    """Compile `fun`: traced once per tree, shapes, dtypes and static values, then run as machine code.
+    """Compile `fun`: traced once per tree, shapes, dtypes and static values, then machine code.
 
     Static arguments are compared by value and may be anything hashable. Donated arguments may lend
     their memory to the results. With `max_traces=n`, tracing an (n+1)-th signature raises with the
@@ -423,7 +427,7 @@ def jit(
     Raises: TypeError for a leaf that is not an array (with its path); JAX's tracer errors when
     Python needs a traced value.
     """
-    options = {
+    options: dict[str, Any] = {
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
         "donate_argnums": donate_argnums,

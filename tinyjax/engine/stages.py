@@ -1,4 +1,5 @@
-"""Looking at a function before and after compilation: trace, lower, compile; make_jaxpr, eval_shape."""
+"""Looking at a function before and after compilation: trace, lower, compile; make_jaxpr,
+eval_shape."""
 
 from __future__ import annotations
 
@@ -135,7 +136,8 @@ class Stages:
 
 
 class Lowered:
-    """What the compiler makes of a function: `.jaxpr`, `.kernels`, `.schedule`, `.llvm`, `.asm`, `.cost`."""
+    """What the compiler makes of a function: `.jaxpr`, `.kernels`, `.schedule`, `.llvm`, `.asm`,
+    `.cost`."""
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
@@ -273,7 +275,8 @@ class Compiled:
                 )
         if any(n.free for n in nodes):
             raise TypeError(
-                "Cannot apply JAX transformations to a function lowered and compiled for a particular signature."
+                "Cannot apply JAX transformations to a function lowered and compiled for a "
+                "particular signature."
             )
         outs = self._executable.run([as_buffer(n) for n in nodes] + self._captured)
         return tree_unflatten(stages.traced.out_tree, [Array.from_buffer(o) for o in outs])

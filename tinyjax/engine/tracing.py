@@ -109,7 +109,8 @@ def stage(
     paths: Sequence[str] | Callable[[], Sequence[str]] = (),
     name_from: Any = None,
 ) -> Traced:
-    """Run `fun` on unbound variables with every operation recorded. `in_tree` is of (args, kwargs)."""
+    """Run `fun` on unbound variables with every operation recorded. `in_tree` is of (args,
+    kwargs)."""
     names = list(paths() if callable(paths) else paths) or [""] * len(avals)
     with open_trace(kind, name_from or fun, staging=True) as trace:
         variables = [trace.variable(a, p) for a, p in zip(avals, names, strict=True)]

@@ -42,7 +42,7 @@ def lift(x: Any, argument: str = "") -> UOp:
     if isinstance(x, Array):
         return x.node
     if isinstance(x, PYTHON_SCALARS):
-        base = next(t for t in PYTHON_SCALARS if isinstance(x, t))
+        base: Any = next(t for t in PYTHON_SCALARS if isinstance(x, t))
         return const(base(x), dtypes.python_scalar_dtype(base, x), base is not bool)
     convert = getattr(x, "__jax_array__", None)
     if convert is not None:

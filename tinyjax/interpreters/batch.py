@@ -96,7 +96,7 @@ def window_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UO
     return UOp(Op.WINDOW, (src[0],), (axis + 1, *rest)), True
 
 
-# --- contraction and indexed ---------------------------------------------------------------------------
+# --- contraction and indexed ----------------------------------------------------------------------
 
 
 def dot_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
@@ -308,7 +308,7 @@ def batch_by_scan(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> UOp:
     return UOp(Op.SCAN, (body, *given, *mapped), info)
 
 
-# --- calls and control flow -------------------------------------------------------------------------------
+# --- calls and control flow -----------------------------------------------------------------------
 
 
 def batched_body(
@@ -434,7 +434,8 @@ def call_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp,
 
 
 def custom_lin_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
-    """All outputs batched; the backward body returns a cotangent per tangent input, batched alike."""
+    """All outputs batched; the backward body returns a cotangent per tangent input, batched
+    alike."""
     info = n.arg
     held = info.num_residuals
     operands = [
@@ -487,7 +488,8 @@ def scan_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp,
 
 
 def while_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
-    """With a batched predicate: run while any example runs, and keep the finished ones as they are."""
+    """With a batched predicate: run while any example runs, and keep the finished ones as they
+    are."""
     info = n.arg
     cc, bc = info.cond_consts, info.body_consts
     cond, body = n.src[:2]
@@ -582,8 +584,9 @@ def cond_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp,
     return tuple_of(chosen), (True,) * count
 
 
-# --- collectives ----------------------------------------------------------------------------------------
-# Operands after the first are the axes' index variables. One that is batched says that this vmap is the
+# --- collectives ----------------------------------------------------------------------------------
+# Operands after the first are the axes' index variables. One that is batched says that this vmap
+# is the
 # participant axis; then the collective becomes an ordinary op over the batch axis.
 
 

@@ -26,15 +26,15 @@ def _of(n: UOp) -> int:
     if n.op in BODIES:
         inner = [arithmetic(b) for b in n.bodies]
         if n.op is Op.SCAN:
-            return inner[0] * n.arg.length
+            return int(inner[0] * n.arg.length)
         return max(inner) if n.op is Op.COND else sum(inner)
     if not isinstance(n.aval, Aval):
-        return n.src[0].aval.size if n.op in (Op.ARGREDUCE, Op.SORT) and n.src else 0
+        return int(n.src[0].aval.size) if n.op in (Op.ARGREDUCE, Op.SORT) and n.src else 0
     if n.op in ELEMENTWISE:
-        return 0 if n.op in FREE else n.aval.size
+        return 0 if n.op in FREE else int(n.aval.size)
     if n.op is Op.DOT:
         x = n.src[0]
-        return 2 * n.aval.size * math.prod(x.shape[i] for i in n.arg.contract[0])
+        return int(2 * n.aval.size * math.prod(x.shape[i] for i in n.arg.contract[0]))
     if n.op in (Op.REDUCE, Op.PREFIX):
         return int(n.src[0].aval.size)
     if n.op is Op.SCATTER:

@@ -182,7 +182,9 @@ def dot(node: UOp, args: list[Array]) -> Array:
     x, y = args
     info = node.arg
     if x.ndim == 2 and y.ndim == 2 and info.contract == MATRIX_PRODUCT and x.dtype in PLAIN:
-        if x.dtype == y.dtype == node.aval.dtype and not info.batch[0]:  # the general form costs 6 us more
+        if (
+            x.dtype == y.dtype == node.aval.dtype and not info.batch[0]
+        ):  # the general form costs 6 us more
             matrix: Array = np.matmul(x, y)
             return matrix
     (cx, cy), (bx, by) = info.contract, info.batch

@@ -1,10 +1,11 @@
-"""Derivatives of host routines: forward rules, and transposes of those linear in their last operand.
+"""Derivatives of host routines: forward rules, and transposes of the linear ones.
 
 A forward rule gets the HOST_CALL node and the tangents of its operands and returns a tangent per
 result. Matrices are the last two axes; all others are batch axes. Tangents are written with DOT and
 triangular solves only, so that they transpose.
 
-Sources: Giles, "Collected matrix derivative results" (2008); Murray, "Differentiation of the Cholesky
+Sources: Giles, "Collected matrix derivative results" (2008); Murray, "Differentiation of the
+Cholesky
 decomposition" (2016); Walter and Lehmann, "On automatic differentiation of QR" (2012);
 Townsend, "Differentiating the singular value decomposition" (2016).
 """
@@ -25,7 +26,7 @@ from tinyjax.core.uop import UOp, get, results
 Tangent = UOp | None
 
 
-# --- matrices in batches ---------------------------------------------------------------------------
+# --- matrices in batches --------------------------------------------------------------------------
 
 
 def transposed(x: UOp) -> UOp:
@@ -91,7 +92,7 @@ def solve_triangular(
     return call("triangular_solve", params, (a, y), (y.aval.strip_weak_type(),))[0]
 
 
-# --- forward rules -----------------------------------------------------------------------------------
+# --- forward rules --------------------------------------------------------------------------------
 
 
 def cholesky_rule(n: UOp, da: Tangent) -> list[Tangent]:
@@ -167,7 +168,8 @@ def eig_rule(n: UOp, da: Tangent) -> list[Tangent]:
 
 
 def qr_rule(n: UOp, da: Tangent) -> list[Tangent]:
-    """With X = dA R^-1 and C = Q^H X: dQ = X + Q (D - C), dR = (C - D) R, D skew from C's lower part."""
+    """With X = dA R^-1 and C = Q^H X: dQ = X + Q (D - C), dR = (C - D) R, D skew from C's lower
+    part."""
     assert da is not None
     (full,) = n.arg.params
     q, r = get(n, 0), get(n, 1)
@@ -197,7 +199,8 @@ def qr_rule(n: UOp, da: Tangent) -> list[Tangent]:
 
 
 def svd_rule(n: UOp, da: Tangent) -> list[Tangent]:
-    """Townsend's formulas; unique up to signs, so gradients through u and v alone need distinct s."""
+    """Townsend's formulas; unique up to signs, so gradients through u and v alone need distinct
+    s."""
     assert da is not None
     full, vectors_too = n.arg.params
     rows, columns = da.shape[-2:]
@@ -245,7 +248,8 @@ def svd_rule(n: UOp, da: Tangent) -> list[Tangent]:
 
 
 def lu_rule(n: UOp, da: Tangent) -> list[Tangent]:
-    """With M = L^-1 P dA U^-1: d(L\\U) = L tril(M, -1) + triu(M) U, factors squared up by identities."""
+    """With M = L^-1 P dA U^-1: d(L\\U) = L tril(M, -1) + triu(M) U, factors squared up by
+    identities."""
     assert da is not None
     factors, permutation = get(n, 0), get(n, 2)
     rows, columns = da.shape[-2:]
@@ -298,7 +302,7 @@ def host_call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> tuple[UOp, list[Tangent
     return node, rule(node, *dsrc)
 
 
-# --- transposes -----------------------------------------------------------------------------------------
+# --- transposes -----------------------------------------------------------------------------------
 
 
 def host_call_transpose(n: UOp, cts: Sequence[Tangent], linear: Sequence[bool]) -> list[Tangent]:

@@ -26,7 +26,7 @@ from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import UOp, Var, depends_on, get, substitute, toposort
 
 Tangent = UOp | None
-JvpRule = Callable[..., Tangent]
+JvpRule = Callable[..., Any]  # a tangent, a list of them, or (new primal, tangents)
 
 
 def add_tangents(x: Tangent, y: Tangent) -> Tangent:

@@ -52,7 +52,8 @@ def no_groups(name: str, groups: Any) -> None:
     """Groups of participants are for meshes."""
     if groups is not None:
         raise NotImplementedError(
-            f"{name}: axis_index_groups is not supported over vmapped axes. Reshape the axis into two "
+            f"{name}: axis_index_groups is not supported over vmapped axes. Reshape the axis into "
+            "two "
             "and name both."
         )
 
@@ -192,7 +193,8 @@ def psum_scatter(
         if (have % size if tiled else have != size) or not n.shape:
             raise ValueError(
                 f"reduce_scatter operand scatter dimension size {have} must "
-                f"{'be divisible by' if tiled else 'match'} the size {size} of axis {axis_name!r}: got "
+                f"{'be divisible by' if tiled else 'match'} the size {size} of axis "
+                f"{axis_name!r}: got "
                 f"shape {n.shape}"
             )
         middle = (have // size,) if tiled else ()

@@ -84,7 +84,8 @@ def dot_general(
             if x.shape[i] != y.shape[j]:
                 raise make_error(
                     DotShapeError,
-                    f"dot_general requires {what} dimensions to have the same shape: axis {i} of lhs "
+                    f"dot_general requires {what} dimensions to have the same shape: axis {i} of "
+                    "lhs "
                     f"(size {x.shape[i]}) with axis {j} of rhs (size {y.shape[j]})",
                     rule="sizes must be equal",
                     operands={"lhs": lhs, "rhs": rhs},
@@ -125,7 +126,7 @@ def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: Any = None) -> Array
     return dot_general(lhs, rhs, (((n - 1,), (n - 2,)), (lead, lead)), precision)
 
 
-# --- convolutions ------------------------------------------------------------------------------------
+# --- convolutions ---------------------------------------------------------------------------------
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -152,7 +153,8 @@ def conv_dimension_numbers(
         return ConvDimensionNumbers(plain, plain, plain)
     if not (isinstance(dimension_numbers, (tuple, list)) and len(dimension_numbers) == 3):
         raise TypeError(
-            f"convolution dimension_numbers must be None or a triple of strings, got {dimension_numbers}."
+            "convolution dimension_numbers must be None or a triple of strings, got "
+            f"{dimension_numbers}."
         )
     lhs, rhs, out = dimension_numbers
     specs = []
@@ -163,7 +165,8 @@ def conv_dimension_numbers(
     ):
         if len(text) != rank or first not in text or second not in text or len(set(text)) != rank:
             raise TypeError(
-                f"convolution {name} dimension_numbers {text!r} must have {rank} distinct characters with "
+                f"convolution {name} dimension_numbers {text!r} must have {rank} distinct "
+                "characters with "
                 f"{first!r} and {second!r} among them"
             )
         space = [c for c in (rhs if name == "rhs" else text) if c not in (first, second)]
@@ -209,7 +212,8 @@ def conv_general_dilated(
     if x.shape[1] != w.shape[1] * groups:
         raise ValueError(
             "conv_general_dilated feature_group_count must evenly divide and match: lhs has "
-            f"{x.shape[1]} features, rhs takes {w.shape[1]} per group, feature_group_count is {groups}."
+            f"{x.shape[1]} features, rhs takes {w.shape[1]} per group, feature_group_count is "
+            f"{groups}."
         )
     if w.shape[0] % groups or x.shape[0] % batches or (batches > 1 and w.shape[0] % batches):
         raise ValueError(
@@ -390,7 +394,7 @@ def conv_general_dilated_patches(
     return finish(b.permute(n, tuple(int(i) for i in np.argsort(spec.out_spec))))
 
 
-# --- shapes and layouts of convolutions ------------------------------------------------------------
+# --- shapes and layouts of convolutions -----------------------------------------------------------
 
 ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
 DotDimensionNumbers = tuple[
@@ -415,7 +419,8 @@ def conv_shape_tuple(
     pads: Any,
     batch_group_count: int = 1,
 ) -> tuple[int, ...]:
-    """Shape of a convolution in batch-feature-space layout; `rhs_shape` with dilation counted in."""
+    """Shape of a convolution in batch-feature-space layout; `rhs_shape` with dilation counted
+    in."""
     space = len(lhs_shape) - 2
     if len(strides) != space:
         raise TypeError(
@@ -506,7 +511,7 @@ def conv_general_dilated_local(
     return finish(b.permute(out, tuple(int(i) for i in np.argsort(spec.out_spec))))
 
 
-# --- ragged contractions -----------------------------------------------------------------------------
+# --- ragged contractions --------------------------------------------------------------------------
 
 
 def ragged_dot(

@@ -1,7 +1,8 @@
 """scan, map, fori_loop, while_loop, cond, switch: control flow inside the graph.
 
 Bodies are staged once; values they close over become constants of the loop (arguments, so they may
-be differentiated and batched). Carries must keep tree, shapes and dtypes; weak types are promoted to
+be differentiated and batched). Carries must keep tree, shapes and dtypes; weak types are promoted
+to
 a fixed point first.
 """
 
@@ -51,7 +52,8 @@ def carry_error(
     """The carry came back different: only the leaves that differ are listed."""
     if before != after:
         return CarryTypeError(
-            f"{name} function carry input and carry output must have the same pytree structure, but "
+            f"{name} function carry input and carry output must have the same pytree structure, "
+            "but "
             f"they differ:\n  the input carry is {before}\n  the output carry is {after}\n"
             f"{line_of_user()}  Return the carry in the form in which the body got it."
         )
@@ -70,7 +72,8 @@ def carry_error(
         else "  A carry keeps its shape: collect growing results as the scanned output ys instead."
     )
     return CarryTypeError(
-        f"{name} function carry input and carry output must have equal types (e.g. shapes and dtypes "
+        f"{name} function carry input and carry output must have equal types (e.g. shapes and "
+        "dtypes "
         "of arrays), but they differ:\n" + "\n".join(lines) + "\n" + line_of_user() + fix
     )
 
@@ -100,7 +103,8 @@ def scan(
     """`carry, y = f(carry, x)` along the leading axis of `xs`: (last carry, stacked ys).
 
     Shapes: leaves of `xs` are [length, ...], of ys [length, ...]; the carry keeps its shapes.
-    Raises: TypeError if the carry changes type (only the differing leaves are listed); ValueError if
+    Raises: TypeError if the carry changes type (only the differing leaves are listed); ValueError
+    if
     leading axes differ. Cost: the body is staged and compiled once; differentiable both ways.
     """
     if not callable(f):
@@ -110,7 +114,8 @@ def scan(
     for i, n in enumerate(x_nodes):
         if not n.shape:
             raise ValueError(
-                f"scan got value with no leading axis to scan over: {tree_paths('xs', xs)[i]} is a scalar"
+                f"scan got value with no leading axis to scan over: {tree_paths('xs', xs)[i]} is "
+                "a scalar"
             )
         lengths.setdefault(n.shape[0], tree_paths("xs", xs)[i])
     if length is not None:
@@ -211,7 +216,8 @@ def stage_carry(
         kind = out_tree.node_data()
         if kind is None or kind[0] not in (tuple, list) or len(parts) != 2:
             raise TypeError(
-                f"{name} body output must be a pair (carry, y), got a result of structure {out_tree}."
+                f"{name} body output must be a pair (carry, y), got a result of structure "
+                f"{out_tree}."
             )
         outs = traced.out_avals[: parts[0].num_leaves]
         if parts[0] != tree:
@@ -254,7 +260,8 @@ def scan_in_python(
 
 
 def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any:
-    """`f` on each slice of the leading axis, one after the other (`vmap` in chunks of `batch_size`)."""
+    """`f` on each slice of the leading axis, one after the other (`vmap` in chunks of
+    `batch_size`)."""
     if batch_size is not None:
         return map_in_batches(f, xs, batch_size)
     return scan(lambda _, x: ((), f(x)), (), xs)[1]
@@ -294,7 +301,8 @@ def while_loop(
 ) -> Any:
     """Apply `body_fun` while `cond_fun` holds. Forward-mode differentiable.
 
-    The value keeps its tree, shapes and dtypes. Raises: TypeError if it does not or if the condition
+    The value keeps its tree, shapes and dtypes. Raises: TypeError if it does not or if the
+    condition
     is not one bool.
     """
     if not (callable(body_fun) and callable(cond_fun)):
@@ -328,7 +336,8 @@ def while_loop(
         got = ", ".join(a.str_short() for a in out)
         raise TypeError(
             f"cond_fun must return a boolean scalar, but got output type(s) [{got}].\n"
-            f"{line_of_user()}  Compare ({function_location(cond_fun)} may return a number), or reduce "
+            f"{line_of_user()}  Compare ({function_location(cond_fun)} may return a number), or "
+            "reduce "
             "with .all() or .any()."
         )
     count = len(nodes)
@@ -433,7 +442,8 @@ def cond(
     node = lift(pred, "pred")
     if node.shape:
         raise TypeError(
-            f"Pred must be a scalar, got {pred} of shape {node.shape}; use jnp.where for elementwise "
+            f"Pred must be a scalar, got {pred} of shape {node.shape}; use jnp.where for "
+            "elementwise "
             "choice, or jax.vmap."
         )
     if dtypes.is_complex(node.dtype) or dtypes.is_key(node.dtype):
@@ -531,7 +541,8 @@ def joined_avals(
                     for role, g, x in zip(roles(name, branches), branches, column, strict=True)
                 )
                 raise CarryTypeError(
-                    f"{name} branches must have equal output types but they differ at output{paths[i]}:"
+                    f"{name} branches must have equal output types but they differ at "
+                    f"output{paths[i]}:"
                     f"\n{listed}\n{line_of_user()}  Convert or reshape in one of the branches."
                 )
         outs.append(want)

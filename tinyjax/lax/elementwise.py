@@ -58,7 +58,8 @@ def same_shapes(name: str, nodes: list[UOp]) -> list[UOp]:
     if len(ranks) > 1:
         raise make_error(
             BroadcastError,
-            f"{name}: arrays must have same number of dimensions, got {', '.join(map(str, shapes))}",
+            f"{name}: arrays must have same number of dimensions, got "
+            f"{', '.join(map(str, shapes))}",
             fix=f"jnp.{name} broadcasts; or reshape.",
         )
     try:
@@ -81,7 +82,9 @@ def _unary(op: Op, name: str, doc: str) -> Callable[[ArrayLike], Array]:
         return finish(UOp(op, (lift(x),)))
 
     apply.__name__ = apply.__qualname__ = name
-    apply.__doc__ = f"{doc}\n\nShapes: unchanged. Dtype: unchanged. Raises: TypeError for a dtype the operation lacks."
+    apply.__doc__ = (
+        f"{doc}\n\nShapes, dtype: unchanged. Raises: TypeError for a dtype the operation lacks."
+    )
     return apply
 
 
@@ -261,7 +264,8 @@ def round(x: ArrayLike, rounding_method: Any = 0) -> Array:
     n = lift(x)
     if int(getattr(rounding_method, "value", rounding_method)) == 1:
         return finish(UOp(Op.ROUND, (n,)))
-    # Away from zero: trunc(|x| + 1/2) with the sign of x; exact halves only, so that 0.49999997 stays.
+    # Away from zero: trunc(|x| + 1/2) with the sign of x; exact halves only, so that 0.49999997
+    # stays.
     low = UOp(Op.TRUNC, (n,))
     far = b.ge(b.abs_(b.sub(n, low)), b.like(n, 0.5))
     return finish(b.where(far, b.add(low, b.sign(n)), low))
@@ -292,7 +296,8 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
         raise ValueError("select_n requires at least one case")
     if any(n.shape != nodes[0].shape for n in nodes):
         raise TypeError(
-            f"select cases must have the same shapes, got [{', '.join(str(n.shape) for n in nodes)}]."
+            "select cases must have the same shapes, got "
+            f"[{', '.join(str(n.shape) for n in nodes)}]."
         )
     if w.shape not in ((), nodes[0].shape):
         raise TypeError(
@@ -348,7 +353,8 @@ def bitcast_node(n: UOp, dtype: Any) -> UOp:
     parts = new // old
     if not n.shape or n.shape[-1] != parts:
         raise TypeError(
-            f"bitcast_convert_type to a type {parts}x as wide needs a last axis of size {parts}, got "
+            f"bitcast_convert_type to a type {parts}x as wide needs a last axis of size {parts}, "
+            "got "
             f"shape {n.shape}."
         )
     narrow = b.bitcast(n, UINTS[old])

@@ -90,7 +90,8 @@ def gather(
 ) -> Array:
     """Slices of the operand at run-time starts.
 
-    Out of bounds: mode "clip" (default) moves the slice inside, "fill" gives `fill_value` (by default
+    Out of bounds: mode "clip" (default) moves the slice inside, "fill" gives `fill_value` (by
+    default
     NaN for floats, the least value for signed integers, the greatest for unsigned, True for bools).
     """
     d = dimension_numbers

@@ -93,7 +93,8 @@ def symmetrized(n: UOp) -> UOp:
 def cholesky(x: ArrayLike, /, *, symmetrize_input: bool = True) -> Array:
     """Lower L with L L^H = x, for Hermitian positive definite x; NaN otherwise.
 
-    With `symmetrize_input` x is replaced by its Hermitian part, so that gradients are Hermitian; else
+    With `symmetrize_input` x is replaced by its Hermitian part, so that gradients are Hermitian;
+    else
     only the lower triangle is read.
     """
     n = matrix("cholesky", x, square=True)
@@ -154,7 +155,7 @@ def eig(
 ) -> list[Array]:
     """[w, left vectors, right vectors] of a square matrix, complex; only those asked for.
 
-    Left vectors u have u^H x = w u^H; they are the rows of the inverse of the right ones, normalised.
+    Left vectors u have u^H x = w u^H; rows of the inverse of the right ones, normalised.
     """
     n = matrix("eig", x, square=True)
     kind = dtypes.to_complex_dtype(n.dtype)
@@ -236,7 +237,8 @@ def triangular_solve(
 
 
 def solve(a: ArrayLike, b: ArrayLike) -> Array:
-    """x with a x = b for square a and a matrix b; NaN where a is singular. (JAX has it in numpy.)"""
+    """x with a x = b for square a and a matrix b; NaN where a is singular. (JAX has it in
+    numpy.)"""
     na, nb = same_dtypes("solve", [lift(a), lift(b)])
     na = matrix("solve", finish(na), square=True)
     return finish(call("solve", (), [na, nb], [nb.aval.strip_weak_type()])[0])
@@ -258,7 +260,8 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
     swaps = n.shape[-1]
     if permutation_size < swaps:
         raise ValueError(
-            f"Output permutation size {permutation_size} has to exceed the trailing dimension of the "
+            f"Output permutation size {permutation_size} has to exceed the trailing dimension of "
+            "the "
             f"pivots. Got pivots size {swaps}"
         )
     lead = n.shape[:-1]
@@ -333,7 +336,8 @@ def tridiagonal_solve(
     lower, main, upper, rhs = same_dtypes("tridiagonal_solve", [lift(x) for x in (dl, d, du, b)])
     if not lower.shape == main.shape == upper.shape or rhs.shape[:-1] != main.shape:
         raise ValueError(
-            "tridiagonal_solve needs diagonals of equal shape [..., n] and b of shape [..., n, k], got "
+            "tridiagonal_solve needs diagonals of equal shape [..., n] and b of shape [..., n, "
+            "k], got "
             f"{lower.shape}, {main.shape}, {upper.shape} and {rhs.shape}"
         )
     axis = main.ndim - 1
@@ -366,6 +370,7 @@ def tridiagonal_solve(
 
 __all__ = [
     "EigImplementation", "EighImplementation", "SvdAlgorithm", "cholesky", "eig", "eigh",
-    "householder_product", "lu", "lu_pivots_to_permutation", "qr", "solve", "svd", "symmetric_product",
+    "householder_product", "lu", "lu_pivots_to_permutation", "qr", "solve", "svd",
+    "symmetric_product",
     "triangular_solve", "tridiagonal_solve",
 ]  # fmt: skip

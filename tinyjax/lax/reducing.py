@@ -45,12 +45,14 @@ reduce_or = _reduce("or", "reduce_or")
 reduce_xor = _reduce("xor", "reduce_xor")
 
 COMBINES = {
-    Op.ADD: "add", Op.MUL: "mul", Op.MAX: "max", Op.MIN: "min", Op.AND: "and", Op.OR: "or", Op.XOR: "xor",
+    Op.ADD: "add", Op.MUL: "mul", Op.MAX: "max", Op.MIN: "min", Op.AND: "and", Op.OR: "or",
+    Op.XOR: "xor",
 }  # fmt: skip
 
 
 def monoid_of(computation: Callable[..., Any], dtype: Any) -> str | None:
-    """The fold a binary function is, if it is one of ours: `lax.add`, `jnp.maximum`, a lambda of +."""
+    """The fold a binary function is, if it is one of ours: `lax.add`, `jnp.maximum`, a lambda of
+    +."""
     from tinyjax.core.avals import aval
     from tinyjax.engine.tracing import stage
 
@@ -186,7 +188,8 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
         raise TypeError("top_k operand must have >= 1 dimension, got ()")
     if not 0 <= k <= n.shape[a]:
         raise ValueError(
-            f"k argument to top_k must be no larger than size along axis; got k={k} with shape {n.shape} and axis={axis}"
+            f"k argument to top_k must be no larger than size along axis; got k={k} with shape "
+            f"{n.shape} and axis={axis}"
         )
     places = b.iota(n.shape, a)
     # Descending and stable: sort the reversed axis ascending, then reverse.
@@ -241,7 +244,8 @@ def associative_scan(
     size = nodes[0].shape[a]
     if any(n.shape[a] != size for n in nodes):
         raise ValueError(
-            f"Array inputs to associative_scan must have the same first dimension. (saw: {[n.shape for n in nodes]})"
+            "Array inputs to associative_scan must have the same first dimension. (saw: "
+            f"{[n.shape for n in nodes]})"
         )
     if reverse:
         nodes = [b.flip(n, (a,)) for n in nodes]
@@ -274,7 +278,8 @@ def associative_scan(
 
 
 def interleave(x: UOp, y: UOp, axis: int) -> UOp:
-    """x0, y0, x1, y1, ... (x may be one longer), by interior padding and a sum of disjoint parts."""
+    """x0, y0, x1, y1, ... (x may be one longer), by interior padding and a sum of disjoint
+    parts."""
     total = x.shape[axis] + y.shape[axis]
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (0, total - (2 * x.shape[axis] - 1), 1)
@@ -286,7 +291,7 @@ def interleave(x: UOp, y: UOp, axis: int) -> UOp:
     return b.where(odd, second, first)
 
 
-# --- windows ------------------------------------------------------------------------------------------
+# --- windows --------------------------------------------------------------------------------------
 
 
 def window_padding(

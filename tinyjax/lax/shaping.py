@@ -1,4 +1,5 @@
-"""Shape operations of `lax`: reshape, broadcast, slice, pad, concatenate, iota, with JAX's names."""
+"""Shape operations of `lax`: reshape, broadcast, slice, pad, concatenate, iota, with JAX's
+names."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
     perm = tuple(int(p) for p in permutation)
     if sorted(perm) != list(range(n.ndim)):
         raise TypeError(
-            f"transpose permutation isn't a permutation of operand dimensions, got permutation {perm} "
+            "transpose permutation isn't a permutation of operand dimensions, got permutation "
+            f"{perm} "
             f"for operand shape {n.shape}."
         )
     return finish(b.permute(n, perm))
@@ -212,7 +214,8 @@ def start_nodes(name: str, starts: Any, shape: tuple[int, ...]) -> list[UOp]:
         parts = [lift(s) for s in starts]
     if len(parts) != len(shape):
         raise ValueError(
-            f"Length of slice indices must match number of operand dimensions ({len(parts)} vs {len(shape)})"
+            f"Length of slice indices must match number of operand dimensions ({len(parts)} vs "
+            f"{len(shape)})"
         )
     if any(not dtypes.is_integer(p.dtype) for p in parts):
         raise TypeError(
@@ -243,7 +246,8 @@ def dynamic_slice(
     sizes = static_shape(slice_sizes)
     if len(sizes) != n.ndim or any(not 0 <= s <= d for s, d in zip(sizes, n.shape, strict=True)):
         raise TypeError(
-            f"slice slice_sizes must be less than or equal to operand shape, got slice_sizes {sizes} "
+            "slice slice_sizes must be less than or equal to operand shape, got slice_sizes "
+            f"{sizes} "
             f"for operand shape {n.shape}."
         )
     return finish(b.dynamic_slice(n, start_nodes("dynamic_slice", start_indices, n.shape), sizes))
@@ -256,7 +260,8 @@ def dynamic_update_slice(
     n, u = same_dtypes("dynamic_update_slice", [lift(operand), lift(update)])
     if u.ndim != n.ndim or any(s > d for s, d in zip(u.shape, n.shape, strict=True)):
         raise TypeError(
-            f"dynamic_update_slice update shape must be smaller than operand shape, got update shape "
+            "dynamic_update_slice update shape must be smaller than operand shape, got update "
+            "shape "
             f"{u.shape} for operand shape {n.shape}."
         )
     return finish(
@@ -319,7 +324,8 @@ def concatenate(operands: Sequence[ArrayLike], dimension: int) -> Array:
     if not 0 <= axis < max(nodes[0].ndim, 1) or len({n.ndim for n in nodes}) > 1 or len(rest) > 1:
         raise make_error(
             ConcatenateError,
-            "Cannot concatenate arrays with shapes that differ in dimensions other than the one being "
+            "Cannot concatenate arrays with shapes that differ in dimensions other than the one "
+            "being "
             f"concatenated: concatenating along dimension {axis} for shapes "
             f"{', '.join(str(n.shape) for n in nodes)}",
         )
@@ -420,7 +426,8 @@ def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
     if len({n.shape for n in nodes}) > 1:
         raise make_error(
             ConcatenateError,
-            f"All input arrays must have the same shape, got {', '.join(str(n.shape) for n in nodes)}",
+            "All input arrays must have the same shape, got "
+            f"{', '.join(str(n.shape) for n in nodes)}",
         )
     a = axis_number(axis, nodes[0].ndim + 1)
     return finish(b.concat([b.unsqueeze(n, a) for n in nodes], a))

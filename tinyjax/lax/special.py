@@ -1,9 +1,12 @@
 """Special functions of two and three arguments, and Bessel functions, with their derivatives.
 
 Each is computed at once for all elements: a series or a continued fraction runs until every element
-has converged, and a select takes the form that converges fast for each. Narrow floats are computed in
-float32. Sources: Abramowitz and Stegun (1964); Press et al., "Numerical Recipes", 5.2 and 6.2 to 6.4;
-Figurnov et al., "Implicit reparameterization gradients" (2018) for the derivative of a gamma variate.
+has converged, and a select takes the form that converges fast for each. Narrow floats are computed
+in
+float32. Sources: Abramowitz and Stegun (1964); Press et al., "Numerical Recipes", 5.2 and 6.2 to
+6.4;
+Figurnov et al., "Implicit reparameterization gradients" (2018) for the derivative of a gamma
+variate.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ def constant(x: UOp, value: float) -> UOp:
 def iterate(
     step: Callable[[UOp, Sequence[UOp]], tuple[list[UOp], UOp]], start: Sequence[UOp]
 ) -> list[UOp]:
-    """Repeat `step(n, state) -> (state, converged)` for n = 1, 2, ... until all elements converged."""
+    """Repeat `step(n, state) -> (state, converged)` for n = 1, 2, ... until all elements
+    converged."""
     of = start[0]
 
     def running(carry: Any) -> Array:
@@ -131,7 +135,8 @@ def gamma_fraction(a: UOp, x: UOp) -> tuple[UOp, UOp]:
 
 
 class GammaParts:
-    """What P, Q and their derivatives are made of, for legal a and x; each form sees only its own x."""
+    """What P, Q and their derivatives are made of, for legal a and x; each form sees only its own
+    x."""
 
     def __init__(self, a: UOp, x: UOp) -> None:
         one = b.like(x, 1)
@@ -204,7 +209,8 @@ def variate_slope(a: UOp, x: UOp) -> UOp:
 def elementwise(
     name: str, value: Callable[..., UOp], doc: str
 ) -> tuple[Callable[..., Array], custom_jvp]:
-    """A public function that computes in a wide enough dtype, and the custom rule it goes through."""
+    """A public function that computes in a wide enough dtype, and the custom rule it goes
+    through."""
 
     def compute(*args: Array) -> Array:
         return finish(value(*(lift(x) for x in args)))
@@ -234,7 +240,8 @@ def derivative(
                 continue
             if slope is None:
                 raise ValueError(
-                    f"{rule.fun.__name__} is not differentiable with respect to {name}: its derivative "
+                    f"{rule.fun.__name__} is not differentiable with respect to {name}: its "
+                    "derivative "
                     "has no closed form.\n  Apply lax.stop_gradient to that argument."
                 )
             part = b.mul(lift(t), slope(lift(y), *(lift(p) for p in primals)))
@@ -258,7 +265,8 @@ igamma, _igamma = elementwise(
 igammac, _igammac = elementwise(
     "igammac",
     lambda a, x: lower_gamma(a, x, upper=True),
-    "Regularised upper incomplete gamma function Q(a, x) = 1 - P(a, x), accurate where it is small.",
+    "Regularised upper incomplete gamma function Q(a, x) = 1 - P(a, x), accurate where it is "
+    "small.",
 )
 igamma_grad_a, _igamma_grad_a = elementwise(
     "igamma_grad_a", gamma_slope, "Derivative of P(a, x) with respect to a."
@@ -299,7 +307,8 @@ derivative(_random_gamma_grad, [None, None], ("a", "sample"))
 
 
 def beta_fraction(p: UOp, q: UOp, x: UOp) -> UOp:
-    """The continued fraction of I_x(p, q), by Lentz's method; fast for x < (p + 1) / (p + q + 2)."""
+    """The continued fraction of I_x(p, q), by Lentz's method; fast for x < (p + 1) / (p + q +
+    2)."""
     one = b.like(x, 1)
     tiny = b.like(x, 1e-30)
     total = b.add(p, q)
@@ -450,13 +459,14 @@ derivative(
 )
 
 
-# --- Bessel functions ------------------------------------------------------------------------------
+# --- Bessel functions -----------------------------------------------------------------------------
 
 
 def scaled_bessel(order: int, x: UOp) -> UOp:
     """e^-|x| I_order(x): the power series up to 20, the asymptotic series beyond.
 
-    Nested as s = 1 + t/(k(k + order)) s, no term overflows. Source: Abramowitz and Stegun 9.6.10, 9.7.1.
+    Nested as s = 1 + t/(k(k + order)) s, no term overflows.
+    Source: Abramowitz and Stegun 9.6.10, 9.7.1.
     """
     size = b.abs_(x)
     near = b.le(size, b.like(x, BESSEL_SPLIT))

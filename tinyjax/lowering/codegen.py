@@ -15,6 +15,7 @@ from tinyjax.core.config import config
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.core.verify import verify_kernel
+from tinyjax.lowering import check
 from tinyjax.lowering.emit import emit
 from tinyjax.lowering.merge import merge_ranges
 from tinyjax.lowering.nest import Loop, Nest, Write, verify
@@ -78,14 +79,18 @@ def _planned(sink: UOp, target: Target) -> Schedule:
     if config.tinyjax_verify:
         verify_kernel(sink)
         verify(nest)
+        check.same_nest(sink, nest)
     return plan
 
 
 def _compile(sink: UOp, target: Target, name: str, slots: int | None) -> tuple[KernelCode, ...]:
-    sink = merge_ranges(split_ranges(sink))
+    given, sink = sink, merge_ranges(split_ranges(sink))
+    check.same_kernels(given, sink, "merge_ranges")
     plan = _planned(sink, target)
     chunks = wanted_chunks(plan.tasks, plan.cycles)
     split = split_folds(sink, chunks, slots) if chunks > 1 else None
+    if split is not None:
+        check.same_split(sink, split.partial, split.final)
     if split is None:
         return (_finish(plan, target, name, ()),)
     return tuple(

@@ -33,6 +33,7 @@ from typing import Any, TypeAlias
 from tinyjax.core.avals import Aval, TupleAval
 from tinyjax.core.ops import EFFECTS, Op
 from tinyjax.core.uop import UOp
+from tinyjax.lowering.check import after_pass
 from tinyjax.lowering.fusion import (
     ROUTINE,
     UPDATE,
@@ -205,7 +206,7 @@ def schedule_of(body: UOp) -> Schedule:
     """Fuse and order a body; kept on it, so that a loop body is planned once."""
     found: Schedule | None = body.derived.get("schedule")
     if found is None:
-        flat = prepare(inline(body))
+        flat = after_pass(prepare(after_pass(inline(body), "inline")), "prepare")
         fusion = plan_fusion(flat)
         found = body.derived["schedule"] = _order(flat, fusion)
     return found

@@ -192,7 +192,8 @@ def selu(x: ArrayLike) -> Array:
 
 
 def gelu(x: ArrayLike, approximate: bool = True) -> Array:
-    """x Phi(x): by the tanh approximation (default) or exactly by erfc (Hendrycks and Gimpel, 2016)."""
+    """x Phi(x): by the tanh approximation (default) or exactly by erfc (Hendrycks and Gimpel,
+    2016)."""
     n = inexact("gelu", x)
     if approximate:
         inner = b.add(n, b.mul(number(n, 0.044715), b.mul(b.mul(n, n), n)))
@@ -239,7 +240,7 @@ def sparse_sigmoid(x: ArrayLike) -> Array:
     return finish(b.min_(b.max_(half, number(n, 0)), number(n, 1)))
 
 
-# --- softmax and its kin -----------------------------------------------------------------------------
+# --- softmax and its kin --------------------------------------------------------------------------
 
 
 def spread_back(x: UOp, shape: tuple[int, ...], axes: tuple[int, ...]) -> UOp:
@@ -248,7 +249,8 @@ def spread_back(x: UOp, shape: tuple[int, ...], axes: tuple[int, ...]) -> UOp:
 
 
 def finite_max(n: UOp, axes: tuple[int, ...]) -> UOp:
-    """The maximum, a constant for differentiation; 0 where it is infinite, so that x - max is no NaN."""
+    """The maximum, a constant for differentiation; 0 where it is infinite, so that x - max is no
+    NaN."""
     top = b.stop_gradient(b.reduce("max", n, axes))
     return b.where(UOp(Op.IS_FINITE, (top,)), top, number(top, 0))
 

@@ -43,13 +43,15 @@ def dot_product_attention(
         q, k, v = (b.unsqueeze(x, 0) for x in (q, k, v))
     if q.ndim != 4 or k.ndim != 4 or k.shape != v.shape:
         raise ValueError(
-            f"attention needs query [B,T,N,H] and key, value [B,S,K,H]; got {q.shape}, {k.shape}, {v.shape}"
+            f"attention needs query [B,T,N,H] and key, value [B,S,K,H]; got {q.shape}, {k.shape}, "
+            f"{v.shape}"
         )
     batch, length, heads, width = q.shape
     _, source, groups, _ = k.shape
     if heads % groups or k.shape[0] != batch or k.shape[3] != width:
         raise ValueError(
-            f"query heads ({heads}) must be a multiple of key/value heads ({groups}), batch and head size equal; got "
+            f"query heads ({heads}) must be a multiple of key/value heads ({groups}), batch and "
+            "head size equal; got "
             f"{q.shape} and {k.shape}"
         )
     per = heads // groups
@@ -124,7 +126,8 @@ def allowed_pairs(
             n = lift(lengths)
             if n.ndim != 1 or not dtypes.is_integer(n.dtype):
                 raise ValueError(
-                    f"sequence lengths must be integers of shape ({full[0]},), got {n.aval.str_short()}"
+                    f"sequence lengths must be integers of shape ({full[0]},), got "
+                    f"{n.aval.str_short()}"
                 )
             parts.append(b.lt(place, b.expand(b.cast(n, b.INT32), full, (0,))))
     out: UOp | None = None

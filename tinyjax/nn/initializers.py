@@ -97,7 +97,8 @@ def fans(shape: Sequence[int], in_axis: Any, out_axis: Any, batch_axis: Any) -> 
     """Fan in and fan out: sizes of these axes times the receptive field."""
     if len(shape) <= 1:
         raise ValueError(
-            f"Can't compute input and output sizes of a {len(shape)}-dimensional weights tensor. Must be at least 2D."
+            f"Can't compute input and output sizes of a {len(shape)}-dimensional weights tensor. "
+            "Must be at least 2D."
         )
 
     def size(axes: Any) -> int:
@@ -194,14 +195,16 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
 
 
 def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
-    """An orthogonal matrix at the centre of a convolution kernel, zeros around (Xiao et al., 2018)."""
+    """An orthogonal matrix at the centre of a convolution kernel, zeros around (Xiao et al.,
+    2018)."""
     default = dtype
 
     def init(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Array:
         kind = default_dtype(default if dtype is None else dtype)
         if len(shape) not in (3, 4, 5):
             raise ValueError(
-                f"Delta orthogonal initializer requires a 3D, 4D, or 5D shape, got shape {tuple(shape)}"
+                "Delta orthogonal initializer requires a 3D, 4D, or 5D shape, got shape "
+                f"{tuple(shape)}"
             )
         if shape[-1] < shape[-2]:
             raise ValueError("`fan_in` must be less or equal than `fan_out`.")

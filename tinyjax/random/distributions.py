@@ -47,8 +47,10 @@ def joined_shape(name: str, shape: Any, *parameters: UOp) -> tuple[int, ...]:
             raise ValueError
     except ValueError:
         raise ValueError(
-            f"{name} parameter shapes must be broadcast-compatible with shape argument, and the result of "
-            f"broadcasting the shapes must equal the shape argument, but got {[p.shape for p in parameters]} and {target}"
+            f"{name} parameter shapes must be broadcast-compatible with shape argument, and the "
+            "result of "
+            "broadcasting the shapes must equal the shape argument, but got "
+            f"{[p.shape for p in parameters]} and {target}"
         ) from None
     return target
 
@@ -129,7 +131,8 @@ def randint(
     *,
     out_sharding: Any = None,
 ) -> Array:
-    """Uniform integers in [minval, maxval): two draws combined, so that the bias is below 2**-32."""
+    """Uniform integers in [minval, maxval): two draws combined, so that the bias is below
+    2**-32."""
     kind = (
         dtypes.canonicalize_dtype(np.int64)
         if dtype is None
@@ -311,7 +314,7 @@ def gumbel_node(data: UOp, shape: tuple[int, ...], dtype: Any, mode: str) -> UOp
         u = b.where(b.ge(high, b.like(high, 0.5)), high, b.add(high, fine))
         return b.neg(b.log(b.neg(UOp(Op.LOG1P, (b.neg(u),)))))
     if mode != "low":
-        raise ValueError("Must provide valid mode for gumbel got: %s" % mode)
+        raise ValueError(f"Must provide valid mode for gumbel got: {mode}")
     tiny = b.scalar(float(dtypes.finfo(dtype).tiny), dtype)
     u = uniform_between(data, shape, dtype, tiny, b.scalar(1, dtype))
     return b.neg(b.log(b.neg(b.log(u))))
@@ -426,7 +429,8 @@ def multivariate_normal(
     m, c = b.cast(lift(mean), kind), b.cast(lift(cov), kind)
     if m.ndim < 1 or c.ndim < 2 or c.shape[-2:] != (m.shape[-1], m.shape[-1]):
         raise ValueError(
-            f"multivariate_normal requires mean.ndim >= 1 and cov of shape (..., n, n) for n = mean.shape[-1]; got "
+            "multivariate_normal requires mean.ndim >= 1 and cov of shape (..., n, n) for n = "
+            "mean.shape[-1]; got "
             f"{m.shape} and {c.shape}."
         )
     batch = np.broadcast_shapes(m.shape[:-1], c.shape[:-2]) if shape is None else shape_of(shape)
@@ -523,7 +527,8 @@ def choice(
         raise ValueError("a must be greater than 0 unless no samples are taken")
     if not replace and number > size:
         raise ValueError(
-            f"Cannot take a larger sample (size {number}) than population (size {size}) when 'replace=False'"
+            f"Cannot take a larger sample (size {number}) than population (size {size}) when "
+            "'replace=False'"
         )
     if p is None:
         if replace:
@@ -537,7 +542,8 @@ def choice(
             weights = b.cast(weights, dtypes.canonicalize_dtype(np.float64))
         if weights.shape != (size,):
             raise ValueError(
-                f"p must be None or a 1D vector with the same size as a.shape[axis]. p has shape {weights.shape} and a.shape[axis] is {size}."
+                "p must be None or a 1D vector with the same size as a.shape[axis]. p has shape "
+                f"{weights.shape} and a.shape[axis] is {size}."
             )
         if replace:
             from tinyjax.numpy import searchsorted
@@ -634,7 +640,7 @@ def generalized_normal(key: KeyLike, p: float, shape: Shape = (), dtype: Any = N
     return finish(b.mul(r, b.pow_(g, b.fill_to(b.scalar(1 / p, kind), target))))
 
 
-# --- gamma and its relatives -------------------------------------------------------------------------
+# --- gamma and its relatives ----------------------------------------------------------------------
 
 
 def log_gamma_one(data: UOp, alpha: UOp) -> UOp:
@@ -818,7 +824,8 @@ def double_sided_maxwell(
 def orthogonal(
     key: KeyLike, n: int, shape: Shape = (), dtype: Any = None, m: int | None = None
 ) -> Array:
-    """Uniform orthogonal (unitary) matrices: QR of normals, with the signs of R's diagonal taken out."""
+    """Uniform orthogonal (unitary) matrices: QR of normals, with the signs of R's diagonal taken
+    out."""
     from tinyjax.numpy import diagonal, linalg
 
     kind = (

@@ -78,7 +78,8 @@ def seed_data(seed: Any) -> UOp:
     n = lift(seed)
     if n.shape:
         raise TypeError(
-            f"PRNGKey seed must be a scalar; got an array of shape {n.shape}. Use jax.vmap for a batch of keys."
+            f"PRNGKey seed must be a scalar; got an array of shape {n.shape}. Use jax.vmap for a "
+            "batch of keys."
         )
     if not dtypes.is_integer(n.dtype):
         raise TypeError(f"PRNG key seed must be an integer; got {n.aval.str_short()}")
@@ -122,11 +123,13 @@ def data_of(k: KeyLike, name: str, batched: bool = False) -> tuple[UOp, Any]:
         return UOp(Op.KEY_UNWRAP, (n,)), n.dtype
     if n.dtype != UINT32 or n.ndim < 1 or n.shape[-1] != 2:
         raise TypeError(
-            f"{name} accepts a PRNG key: a typed key, or uint32 of shape (2,); got {n.aval.str_short()}."
+            f"{name} accepts a PRNG key: a typed key, or uint32 of shape (2,); got "
+            f"{n.aval.str_short()}."
         )
     if n.ndim > 1 and not batched:
         raise ValueError(
-            f"{name} accepts a single key, but was given a key array of shape {n.shape}. Use jax.vmap for batching."
+            f"{name} accepts a single key, but was given a key array of shape {n.shape}. Use "
+            "jax.vmap for batching."
         )
     return n, None
 

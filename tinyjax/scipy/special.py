@@ -1,6 +1,7 @@
 """Special functions with SciPy's names: `tinyjax.scipy.special`.
 
-Integers are computed in floating point. Where a function is finite although a part of its formula is
+Integers are computed in floating point. Where a function is finite although a part of its formula
+is
 not (x log y at x = 0, ...), so are its derivatives.
 """
 
@@ -37,7 +38,7 @@ def real_only(name: str, x: Array) -> Array:
     return x
 
 
-# --- gamma and beta --------------------------------------------------------------------------------
+# --- gamma and beta -------------------------------------------------------------------------------
 
 
 def gammaln(x: ArrayLike) -> Array:
@@ -142,7 +143,7 @@ def poch(z: ArrayLike, m: ArrayLike) -> Array:
     return jnp.where(m == 0, 1, value)  # type: ignore[no-any-return]
 
 
-# --- error function and the normal distribution --------------------------------------------------------
+# --- error function and the normal distribution ---------------------------------------------------
 
 
 def erf(x: ArrayLike) -> Array:
@@ -239,7 +240,7 @@ def ndtri(p: ArrayLike) -> Array:
     return _ndtri(real_only("ndtri", p))  # type: ignore[no-any-return]
 
 
-# --- logarithms and entropies --------------------------------------------------------------------------
+# --- logarithms and entropies ---------------------------------------------------------------------
 
 
 def expit(x: ArrayLike) -> Array:
@@ -342,7 +343,7 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     return jnp.where(flat, jnp.log1p(x), jnp.expm1(safe * jnp.log1p(x)) / safe).astype(x.dtype)  # type: ignore[no-any-return]
 
 
-# --- Bessel functions ------------------------------------------------------------------------------------
+# --- Bessel functions -----------------------------------------------------------------------------
 
 
 def i0e(x: ArrayLike) -> Array:
@@ -371,7 +372,8 @@ def i1(x: ArrayLike) -> Array:
 
 __all__ = [
     "beta", "betainc", "betaln", "boxcox", "boxcox1p", "digamma", "entr", "erf", "erfc", "erfinv",
-    "expit", "factorial", "gamma", "gammainc", "gammaincc", "gammaln", "gammasgn", "i0", "i0e", "i1",
+    "expit", "factorial", "gamma", "gammainc", "gammaincc", "gammaln", "gammasgn", "i0", "i0e",
+    "i1",
     "i1e", "kl_div", "log_ndtr", "log_softmax", "loggamma", "logit", "logsumexp", "multigammaln",
     "ndtr", "ndtri", "poch", "polygamma", "psi", "rel_entr", "softmax", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip

@@ -1,0 +1,68 @@
+"""Work is linear in the graph: counts of nodes made, never seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+import tinyjax
+from tests.lowering.bodies import transformer
+from tinyjax import numpy as jnp
+from tinyjax.core.uop import nodes_created
+from tinyjax.lowering.program import lower
+
+
+def chain(length, salt):
+    def f(x):
+        for i in range(length):
+            x = jnp.sin(x) * (salt + i * 1e-3)
+        return x
+
+    return f
+
+
+def made_by(job):
+    """Nodes a call makes."""
+    before = nodes_created()
+    job()
+    return nodes_created() - before
+
+
+JOBS = {
+    "trace": lambda f: tinyjax.make_jaxpr(f)(1.0),
+    "jvp": lambda f: tinyjax.make_jaxpr(lambda x: tinyjax.jvp(f, (x,), (x,)))(1.0),
+    "transpose": lambda f: tinyjax.make_jaxpr(tinyjax.grad(f))(1.0),
+    "batch": lambda f: tinyjax.make_jaxpr(tinyjax.vmap(f))(jnp.ones(3)),
+    "lowering": lambda f: tinyjax.jit(f).lower(1.0).compile(),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_chain_four_times_as_long_makes_about_four_times_the_nodes(name):
+    JOBS[name](chain(5, 0.5))  # what is made once
+    short = made_by(lambda: JOBS[name](chain(50, 1.25)))
+    long = made_by(lambda: JOBS[name](chain(200, 2.25)))
+    assert 0 < long <= 4.6 * short
+
+
+def test_more_equal_layers_need_no_more_kernels():
+    counts = {}
+    for layers in (3, 6, 12):
+        body, inputs = transformer(layers)
+        counts[layers] = len(lower(body, inputs).kernels)
+    assert counts[3] == counts[6] == counts[12]
+
+
+def test_lowering_equal_layers_makes_nodes_in_proportion():
+    lower(*transformer(1))
+    # Another length each time: graphs of equal shapes would share their nodes.
+    made = {n: made_by(lambda n=n: lower(*transformer(n, time=9 + n))) for n in (4, 8, 16)}
+    assert made[4] < made[8] < made[16] <= 2.3 * made[8]
+
+
+def test_a_deep_graph_needs_no_recursion():
+    def f(x):
+        for _ in range(20_000):
+            x = x + 1.0
+        return x
+
+    assert float(tinyjax.grad(f)(0.0)) == 1.0
