@@ -52,12 +52,12 @@ def made_up_buffers(sinks: Sequence[UOp], slots: int) -> list[Array]:
 
 def work_of(sink: UOp) -> int:
     """Iterations if all ranges were nested."""
-    return math.prod(max(1, extent(n)) for n in toposort([sink]) if n.op is Op.RANGE)
+    return int(math.prod(max(1, extent(n)) for n in toposort([sink]) if n.op is Op.RANGE))
 
 
 def slots_of(*sinks: UOp) -> int:
     """Slots these kernels use."""
-    return 1 + max(n.arg[0] for n in toposort(sinks) if n.op is Op.PARAM)
+    return 1 + max(int(n.arg[0]) for n in toposort(sinks) if n.op is Op.PARAM)
 
 
 def same_results(
