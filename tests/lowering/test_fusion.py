@@ -247,3 +247,14 @@ def test_bases_look_through_what_keeps_the_order_of_elements():
     assert base(B.permute(B.reshape(X, (64, 1, 32)), (1, 0, 2))) is X
     assert base(B.permute(X, (1, 0))) is not X
     assert class_of(get(UOp(Op.ARGREDUCE, (X,), ("max", 1, np.dtype(np.int32))), 1)) == "fold"
+
+
+def test_a_reader_of_a_sorted_result_stays_behind_the_sort_after_joining_another_group():
+    """The join once forgot the order between the sort and its reader: a cycle of groups."""
+    x, y = arg(0, (17, 31), I32), arg(1, (17, 31), I32)
+    key = B.cast(x, np.float32)
+    first, second = B.sort([x, key], 0, 2)
+    plan = fuse(second, B.add(x, y), B.and_(y, first), B.le(y, y))
+    written = shape_of(plan)
+    assert [kind for kind, _ in written] == ["loop", "routine", "loop"]
+    assert written[0] == ("loop", ["CAST"]) and "AND" in written[2][1]

@@ -371,7 +371,9 @@ class _Planner:
         for g, after in enumerate(self.after):
             if after & either:
                 self.after[g] |= bits | either
-        self.after[a] = self.after[b] = bits
+        self.after[b] = bits
+        # Readers noted under the old number (results of a routine not yet placed) mean `b` now.
+        self.after[a] = bits | 1 << b
 
     def drop_merged(self) -> None:
         """Renumber after the walk."""
