@@ -114,6 +114,7 @@ def test_a_trace_that_fails_once_is_traced_again():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # jax, if another test loaded it
 def test_a_forked_child_goes_on_computing():
     f = tinyjax.jit(lambda x: jnp.sum(x * x))
     assert float(f(jnp.arange(4.0))) == 14.0
