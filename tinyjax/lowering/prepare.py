@@ -64,6 +64,8 @@ def _prepare_node(n: UOp) -> UOp:
     if op in (Op.SCATTER, Op.DYNAMIC_UPDATE):
         update = n.src[2] if op is Op.SCATTER else n.src[1]
         return _wide_scatter(n) if update.aval.size else n.src[0]
+    if op is Op.CONCAT and len(n.src) > 1 and len(set(n.src)) == 1:
+        return repeated(n)
     if op is Op.CONCAT and any(not s.aval.size for s in n.src):
         kept = tuple(s for s in n.src if s.aval.size)
         return UOp(Op.CONCAT, kept, n.arg) if len(kept) > 1 else kept[0]
@@ -145,3 +147,11 @@ def identity_of(kind: str, dtype: object) -> object:
         info = dtypes.iinfo(dtype)
         return int(info.min if kind == "max" else info.max)
     return -math.inf if kind == "max" else math.inf
+
+
+def repeated(n: UOp) -> UOp:
+    """concat(x, x, ...) -> reshape(expand(x)): one load per element, not one guarded load per copy."""
+    x, axis, shape = n.src[0], n.arg, n.src[0].aval.shape
+    wide = (*shape[:axis], len(n.src), *shape[axis:])
+    dims = tuple(i for i in range(len(wide)) if i != axis)
+    return UOp(Op.RESHAPE, (UOp(Op.EXPAND, (x,), (wide, dims)),), n.aval.shape)
