@@ -195,5 +195,10 @@ def test_it_is_traced_once_per_function_and_signature():
 
 
 def test_called_alone_it_is_the_function():
-    assert float(checkpoint(lambda x: x * 2 if x > 0 else x)(3.0)) == 6.0
+    assert float(checkpoint(lambda x: x * 2)(3.0)) == 6.0
     assert tinyjax.remat is checkpoint
+
+
+def test_called_alone_it_is_traced_abstractly_as_in_jax():
+    with pytest.raises(tinyjax.errors.TracerBoolConversionError):
+        checkpoint(lambda x: x * 2 if x > 0 else x)(3.0)

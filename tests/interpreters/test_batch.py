@@ -120,17 +120,19 @@ def test_a_scan_keeps_its_axis_first_and_the_batch_second():
         [f32[5, 7]],
         """
         { lambda a:f32[5,7]. let
-            b:f32[5] = expand[dims=()] 0.0:f32[]
+            b:f32[5]{weak} = expand[dims=()] 0.0:f32[]{weak}
             c:f32[7,5] = permute[perm=(1,0)] a
-            d:f32[5] e:f32[7,5] = scan[
-              body={ lambda a:f32[5] b:f32[5]. let c:f32[5] = add a b in (c, a) }
+            d:f32[5] e:f32[7,5]{weak} = scan[
+              body={ lambda a:f32[5]{weak} b:f32[5]. let
+                  c:f32[5] = cast a
+                  d:f32[5] = add c b
+                in (d, a) }
               num_consts=0
               num_carry=1
               length=7
             ] b c
-            f:f32[5,7] = permute[perm=(1,0)] e
-            g:f32[5,7]{weak} = cast f
-          in (d, g) }""",
+            f:f32[5,7]{weak} = permute[perm=(1,0)] e
+          in (d, f) }""",
     )
 
 

@@ -20,7 +20,6 @@ from tinyjax.engine.calls import apply_call
 from tinyjax.engine.derivatives import lift_leaves
 from tinyjax.engine.tracing import argument_paths, name_of, stage_cached
 from tinyjax.engine.values import finish
-from tinyjax.interpreters.trace import state
 
 Policy = Callable[[UOp], bool]
 
@@ -110,7 +109,7 @@ def checkpoint(
 ) -> Any:
     """`fun`, whose intermediate values are recomputed in the backward pass instead of kept.
 
-    Traced abstractly when a transformation is open, called as it is otherwise.
+    Traced abstractly, once per signature.
     Cost: one more forward computation in reverse mode; memory for inputs and what `policy` saves.
     """
     if fun is None:
@@ -124,8 +123,6 @@ def checkpoint(
 
     @functools.wraps(fun, updated=())
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        if not state.traces:
-            return fun(*args, **kwargs)
         fixed = {i % len(args): args[i] for i in static}
         dynamic = tuple(a for i, a in enumerate(args) if i not in fixed)
 

@@ -40,8 +40,8 @@ class Traced:
 
     @property
     def usable(self) -> bool:
-        """Whether the outer traces it captured variables of are still open."""
-        return all(t.open for t in self.owners)
+        """Whether the outer traces it captured variables of are open, on this thread."""
+        return all(t in state.traces for t in self.owners)
 
     @property
     def out_avals(self) -> tuple[Aval, ...]:
@@ -193,10 +193,14 @@ def stage_cached(
     table = traces.table(fun if table_of is None else table_of)
     key = (kind, in_tree, avals, statics, ambient_key())
     found = table.get(key)
-    if found is not None:
-        if found.usable:
-            return found
-        del table[key]
-    made = stage(fun, in_tree, avals, kind, paths, name_from)
-    table[key] = made
+    if found is not None and found.usable:
+        return found
+    made = table[key] = stage(fun, in_tree, avals, kind, paths, name_from)
+
+    def drop() -> None:
+        if table.get(key) is made:
+            del table[key]
+
+    for owner in made.owners:
+        owner.at_end.append(drop)
     return made

@@ -524,7 +524,7 @@ def while_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp
     any_cond = reclose([b.reduce("or", running, (0,))], [*vc, *vk])
     stepped = open_body(new_body, [*vb, *vk])
     kept = [
-        b.where(b.expand(running, s.shape, (0,)), b.cast_like(s, k.aval), k)
+        b.where(b.expand(running, s.shape, (0,)), s, k)
         for s, k in zip(stepped, vk, strict=True)
     ]
     masked = reclose(kept, [*vc, *vb, *vk])

@@ -28,12 +28,16 @@ from tinyjax.interpreters.evaluate import evaluate
 
 
 class Trace:
-    """One run of a function on variables. `kind` is "jit", "grad", "vmap", "scan", ..."""
+    """One run of a function on variables. `kind` is "jit", "grad", "vmap", "scan", ...
 
-    __slots__ = ("fun", "kind", "open", "staging")
+    `at_end` is called when the trace ends: caches drop what mentions its variables.
+    """
+
+    __slots__ = ("at_end", "fun", "kind", "open", "staging")
 
     def __init__(self, kind: str, fun: Any, staging: bool) -> None:
         self.kind, self.fun, self.staging, self.open = kind, fun, staging, True
+        self.at_end: list[Callable[[], None]] = []
 
     def variable(
         self, of: Aval, path: str = "", bound: UOp | None = None, differentiable: bool = False
@@ -75,6 +79,8 @@ def open_trace(kind: str, fun: Any, staging: bool) -> Iterator[Trace]:
         trace.open = False
         s.traces.pop()
         s.staging -= staging
+        for drop in trace.at_end:
+            drop()
         if not s.traces:
             s.forced.clear()
             s.sites.clear()

@@ -79,10 +79,13 @@ def carry_error(
 
 
 def promote_carry(nodes: list[UOp], outs: Sequence[Aval]) -> list[UOp] | None:
-    """Weakly typed initial values converted to what the body returns; None if nothing changes."""
+    """Weakly typed initial values in the dtypes the body returns; None if no dtype changes.
+
+    A carry may enter weak and leave strong, as in JAX: the body is not staged again for that.
+    """
     new = []
     for n, o in zip(nodes, outs, strict=True):
-        if n.aval.weak_type and n.shape == o.shape and (n.dtype != o.dtype or not o.weak_type):
+        if n.aval.weak_type and n.shape == o.shape and n.dtype != o.dtype:
             dtype, weak = dtypes.lattice_promote((n.dtype, True), (o.dtype, o.weak_type))
             new.append(b.cast(n, dtype, weak) if dtype == o.dtype else n)
         else:
@@ -137,7 +140,7 @@ def scan(
         return scan_in_python(f, init, x_nodes, x_tree, length, reverse)
     x_avals = [n.aval.update(shape=n.shape[1:]) for n in x_nodes]
     x_example = tree_unflatten(x_tree, range(len(x_nodes)))
-    traced, out_tree, carry_nodes, weak_ys = stage_carry(
+    traced, out_tree, carry_nodes = stage_carry(
         "scan", f, init, carry_nodes, carry_tree, x_example, x_avals
     )
     nk = len(carry_nodes)
@@ -146,11 +149,7 @@ def scan(
     node = UOp(Op.SCAN, (body, *traced.captured, *carry_nodes, *x_nodes), info)
     outs = finish_all(results(node)) if traced.body.src else []
     y_tree = out_tree.children()[1]
-    ys = [
-        finish_all([b.cast(y.node, y.dtype, True)])[0] if weak and not y.weak_type else y
-        for y, weak in zip(outs[nk:], weak_ys, strict=True)
-    ]
-    return tree_unflatten(carry_tree, outs[:nk]), tree_unflatten(y_tree, ys)
+    return tree_unflatten(carry_tree, outs[:nk]), tree_unflatten(y_tree, outs[nk:])
 
 
 def steps(unroll: int | bool, length: int) -> int:
@@ -200,13 +199,8 @@ def stage_carry(
     tree: PyTreeDef,
     x_example: Any,
     x_avals: Sequence[Aval],
-) -> tuple[Traced, PyTreeDef, list[UOp], list[bool]]:
-    """Stage a scan body; weak initial values are promoted until the carry keeps its type.
-
-    The last result says which ys are weakly typed: as JAX, those that were so before a carry of the
-    same dtype was made strong.
-    """
-    weak_ys: list[bool] = []
+) -> tuple[Traced, PyTreeDef, list[UOp]]:
+    """Stage a scan body; weak initial values are promoted until the carry keeps its dtypes."""
     example = tree_unflatten(tree, range(len(nodes)))
     for _ in range(3):
         avals = [n.aval for n in nodes] + list(x_avals)
@@ -223,17 +217,13 @@ def stage_carry(
         if parts[0] != tree:
             raise carry_error(name, tree, parts[0], [], [])
         promoted = promote_carry(nodes, outs)
-        flags = [a.weak_type for a in traced.out_avals[len(outs) :]]
-        weak_ys = flags if not weak_ys else [x or y for x, y in zip(weak_ys, flags, strict=True)]
         if promoted is None:
             break
-        if any(n.dtype != p.dtype for n, p in zip(nodes, promoted, strict=True)):
-            weak_ys = []
         nodes = promoted
     a_in = [n.aval for n in nodes]
     if any(i.shape != o.shape or i.dtype != o.dtype for i, o in zip(a_in, outs, strict=True)):
         raise carry_error(name, tree, parts[0], a_in, outs)
-    return traced, out_tree, nodes, weak_ys
+    return traced, out_tree, nodes
 
 
 def scan_in_python(
@@ -318,6 +308,7 @@ def while_loop(
     example = tree_unflatten(tree, range(len(nodes)))
     for _ in range(3):
         avals = [n.aval for n in nodes]
+        cond = staged(cond_fun, (example,), "while_loop cond", avals)
         body = staged(body_fun, (example,), "while_loop", avals)
         if body.out_tree != tree:
             raise carry_error("while_loop body", tree, body.out_tree, [], [])
@@ -330,7 +321,6 @@ def while_loop(
         i.shape != o.shape or i.dtype != o.dtype for i, o in zip(a_in, body.out_avals, strict=True)
     ):
         raise carry_error("while_loop body", tree, body.out_tree, a_in, body.out_avals)
-    cond = staged(cond_fun, (example,), "while_loop cond", a_in)
     out = cond.out_avals
     if len(out) != 1 or cond.out_tree.num_nodes != 1 or out[0].shape or out[0].dtype != np.bool_:
         got = ", ".join(a.str_short() for a in out)
@@ -493,7 +483,8 @@ def branch(
     )
     full = tree_flatten((tree_unflatten(tree, range(len(nodes))), {}))[1]
     avals = tuple(n.aval for n in nodes)
-    traced = [stage_cached(f, full, avals, name) for f in branches]
+    order = -1 if name == "cond" else 1  # the true branch is staged first
+    traced = [stage_cached(f, full, avals, name) for f in branches[::order]][::order]
     first = traced[0]
     for f, t in zip(branches[1:], traced[1:], strict=True):
         if t.out_tree != first.out_tree:
