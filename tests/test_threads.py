@@ -60,6 +60,50 @@ def test_one_jitted_function_in_several_threads_is_right_in_each():
         assert all((y == np.cumsum(x) * 2).all() for y in results)
 
 
+def test_eight_threads_trace_differentiate_and_run_shared_functions():
+    """Functions, their gradients and their batched forms are shared; shapes arrive in any order."""
+    inner = tinyjax.jit(lambda x: jnp.tanh(x) * 2)
+    block = tinyjax.function(lambda x: lax.scan(lambda c, r: (inner(c) + r, c), x[0], x)[0].sum())
+    loss = tinyjax.jit(lambda x: tinyjax.checkpoint(block)(x) * 0.5)
+    gradient = tinyjax.jit(tinyjax.grad(loss))
+
+    def work(k):
+        results = []
+        for step in range(6):
+            x = jnp.full((2 + (k + step) % 4, 3), 0.1 * (k + 1))
+            batch = jnp.stack([x, 2 * x])
+            results.append(
+                (
+                    x.shape,
+                    np.asarray(loss(x)),
+                    np.asarray(gradient(x)),
+                    np.asarray(tinyjax.vmap(gradient)(batch)),
+                )
+            )
+        return results
+
+    alone = [work(k) for k in range(8)]
+    tinyjax.clear_caches()
+    for mine, theirs in zip(alone, together(*(lambda k=k: work(k) for k in range(8)))):
+        for a, b in zip(mine, theirs):
+            assert a[0] == b[0]
+            assert all(np.array_equal(p, q) for p, q in zip(a[1:], b[1:]))
+
+
+def test_a_callback_may_call_the_function_it_is_called_from():
+    @tinyjax.jit
+    def countdown(n):
+        def below(n):
+            return np.asarray(countdown(n - 1)) if n > 0 else np.float32(0)
+
+        rest = tinyjax.pure_callback(below, tinyjax.ShapeDtypeStruct((), jnp.float32), n)
+        return rest * 2 + n
+
+    assert float(countdown(jnp.float32(5))) == sum(n * 2 ** (5 - n) for n in range(6))
+    found = together(*(lambda n=n: float(countdown(jnp.float32(n))) for n in (3, 4, 5, 6)))
+    assert found == [sum(k * 2 ** (n - k) for k in range(n + 1)) for n in (3, 4, 5, 6)]
+
+
 class Stop(BaseException):
     """Like KeyboardInterrupt: no handler for Exception sees it."""
 

@@ -129,3 +129,19 @@ def compile_seconds(jax, model: str, **sizes: int) -> float:
     start = time.perf_counter()
     jax.jit(step, donate_argnums=(0, 1)).lower(params, state, *batch).compile()
     return time.perf_counter() - start
+
+
+def trace_seconds(jax, model: str, **sizes: int) -> float:
+    """Seconds to build the gradient's program, before any compilation: JAX's trace and lowering to
+    StableHLO; of tinyjax the jaxpr (trace, jvp, transpose), which is what its compiler starts from.
+    """
+    params, *batch = getattr(data, model)(**sizes)
+    params = jax.tree.map(jax.numpy.asarray, params)
+    batch = [jax.numpy.asarray(x) for x in batch]
+    jax.block_until_ready((params, batch))
+    gradient = jax.grad(partial(LOSSES[model], jax))
+    start = time.perf_counter()
+    traced = jax.jit(gradient).trace(params, *batch)
+    if jax.__name__ == "jax":
+        traced.lower()
+    return time.perf_counter() - start

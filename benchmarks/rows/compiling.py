@@ -10,6 +10,12 @@ from benchmarks.models.jax_models import compile_seconds
 print(compile_seconds(jax, "{model}"{sizes}))
 """
 
+JAX_TRACE = """
+import {jax} as jax
+from benchmarks.models.jax_models import trace_seconds
+print(trace_seconds(jax, "gpt"))
+"""
+
 OTHERS = """
 from benchmarks.peers import make_peer
 from benchmarks.models.{family}_models import compile_seconds
@@ -37,6 +43,7 @@ def compile_row(name: str, model: str, target: str, sizes: str = "") -> ProcessR
 
 
 ROWS = [
+    ProcessRow("trace GPT gradient, 6 layers", {"jax": JAX_TRACE}, "1.0x JAX"),
     compile_row("compile MLP train step", "mlp", "0.5x"),
     compile_row("compile GPT train step, 6 layers", "gpt", "0.5x"),
     compile_row("compile GPT train step, 24 layers", "gpt", "1.5x of 6 layers", ", layers=24"),
