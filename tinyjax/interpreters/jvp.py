@@ -65,10 +65,10 @@ def square_plus(x: UOp, constant: float) -> UOp:
 
 
 def abs_rule(y: UOp, dx: UOp) -> UOp:
-    """d|x| = dx sign(x); for complex x, Re(dx conj(x)/|x|)"""
+    """dx where x >= 0, else -dx, as JAX at zero; for complex x, Re(dx conj(x)/|x|)"""
     x = y.src[0]
     if not dtypes.is_complex(x.dtype):
-        return b.mul(dx, b.sign(x))
+        return b.where(b.ge(x, b.like(x, 0)), dx, b.neg(dx))
     # Not sign(x), whose derivative counts as zero: this one has a second derivative.
     safe = b.where(b.eq(y, b.like(y, 0)), b.ones(y.aval), y)
     return b.real(b.mul(dx, b.div(b.conj(x), b.cast(safe, x.dtype))))

@@ -1,0 +1,161 @@
+"""`jax.ops`: reductions over segments of rows, by scatter.
+
+A segment is the set of rows with one id. Ids outside [0, num_segments) are dropped, empty segments
+hold the reduction's identity: 0, 1, the dtype's least or greatest value (infinities for floats).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinyjax import numpy as jnp
+from tinyjax.core import dtypes
+from tinyjax.core.errors import ConcretizationTypeError
+from tinyjax.engine.array import Array
+
+__all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
+
+REDUCTIONS: dict[str, Callable[..., Array]] = {"add": jnp.sum, "mul": jnp.prod, "max": jnp.max, "min": jnp.min}
+
+
+def identity(kind: str, dtype: Any) -> Any:
+    """What changes nothing when combined."""
+    if kind in ("add", "mul"):
+        return int(kind == "mul")
+    if dtypes.is_inexact(dtype):
+        return -jnp.inf if kind == "max" else jnp.inf
+    if dtype == jnp.bool_:
+        return kind == "min"
+    limits = jnp.iinfo(dtype)
+    return limits.min if kind == "max" else limits.max
+
+
+def segments(
+    kind: str,
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None,
+    indices_are_sorted: bool,
+    unique_indices: bool,
+    bucket_size: int | None,
+    mode: Any,
+) -> Array:
+    """One reduction; with buckets one per run of rows, which are then reduced."""
+    data, ids = jnp.asarray(data), jnp.asarray(segment_ids)
+    if num_segments is None:
+        try:
+            num_segments = int(ids.max()) + 1
+        except ConcretizationTypeError as error:
+            raise type(error)(
+                f"segment_{kind}: the number of segments depends on the values of segment_ids, "
+                f"which are not known while tracing.\n  Pass num_segments=.\n{error}"
+            ) from None
+    if num_segments < 0:
+        raise ValueError("num_segments must be non-negative.")
+    options: dict[str, Any] = {
+        "indices_are_sorted": indices_are_sorted and bucket_size is None,
+        "unique_indices": unique_indices,
+        "mode": "drop" if mode is None else mode,
+        "wrap_negative_indices": False,
+    }
+    at: Any = ids
+    shape: tuple[int, ...] = (num_segments, *data.shape[1:])
+    if bucket_size is not None:
+        at = (jnp.arange(ids.shape[0]) // bucket_size, ids)
+        shape = (-(-ids.size // bucket_size), *shape)
+    start = jnp.full(shape, identity(kind, data.dtype), data.dtype)
+    found: Array = getattr(start.at[at], "multiply" if kind == "mul" else kind)(data, **options)
+    return found if bucket_size is None else REDUCTIONS[kind](found, 0).astype(data.dtype)
+
+
+def segment_sum(
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
+) -> Array:
+    """Sums of the rows of `data` [n, ...] by `segment_ids` [n]: [num_segments, ...].
+
+    `num_segments` is by default the greatest id plus one, and must be given while tracing.
+    `bucket_size` sums runs of that many rows apart first, for accuracy. Cost: O(data.size).
+    """
+    return segments(
+        "add",
+        data,
+        segment_ids,
+        num_segments,
+        indices_are_sorted,
+        unique_indices,
+        bucket_size,
+        mode,
+    )
+
+
+def segment_prod(
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
+) -> Array:
+    """Products of rows by segment; see `segment_sum`."""
+    return segments(
+        "mul",
+        data,
+        segment_ids,
+        num_segments,
+        indices_are_sorted,
+        unique_indices,
+        bucket_size,
+        mode,
+    )
+
+
+def segment_max(
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
+) -> Array:
+    """Maxima of rows by segment; see `segment_sum`."""
+    return segments(
+        "max",
+        data,
+        segment_ids,
+        num_segments,
+        indices_are_sorted,
+        unique_indices,
+        bucket_size,
+        mode,
+    )
+
+
+def segment_min(
+    data: Any,
+    segment_ids: Any,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: Any = None,
+) -> Array:
+    """Minima of rows by segment; see `segment_sum`."""
+    return segments(
+        "min",
+        data,
+        segment_ids,
+        num_segments,
+        indices_are_sorted,
+        unique_indices,
+        bucket_size,
+        mode,
+    )
