@@ -1,6 +1,6 @@
 """A character-level GPT learns to write like the Python reference manual.
 
-    python examples/char_gpt.py                    # two to three minutes on two cores
+    python examples/char_gpt.py                    # half a minute on two cores
     python examples/char_gpt.py --steps 100 --out curve.png
 
 The text is `pydoc_data.topics`, which every Python installation has. Every tenth block of 2,048

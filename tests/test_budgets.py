@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import tinyjax
@@ -50,6 +51,60 @@ def test_more_equal_layers_need_no_more_kernels():
         body, inputs = transformer(layers)
         counts[layers] = len(lower(body, inputs).kernels)
     assert counts[3] == counts[6] == counts[12]
+
+
+def deep(layers):
+    """Loss and gradients of a residual network; the layers are equal.
+
+    Values are large enough that reading a buffer is cheaper than adding up again what several
+    layers left in a cotangent (which is right for a few hundred elements).
+    """
+
+    def loss(params, x):
+        for w, b, scale in params:
+            h = x - x.mean(-1, keepdims=True)
+            h = h * tinyjax.lax.rsqrt((h * h).mean(-1, keepdims=True) + 1e-5) * scale
+            x = x + jnp.tanh(h @ w + b) @ w.T
+        return (x * x).mean()
+
+    params = [(jnp.ones((64, 96)), jnp.zeros(96), jnp.ones(64)) for _ in range(layers)]
+    return tinyjax.jit(tinyjax.value_and_grad(loss)), (params, jnp.ones((128, 64)))
+
+
+def test_more_equal_layers_need_no_more_kernels_backwards_either():
+    counts = {}
+    for layers in (6, 24):
+        step, args = deep(layers)
+        counts[layers] = len(step.lower(*args).kernels)
+    assert counts[6] == counts[24]
+
+
+def test_sums_inside_of_sums_make_code_in_proportion():
+    """A sum within a sum is one sweep more over all that is below it. Once a group took any number
+    of them, so that its code, sums times nodes, took minutes to compile."""
+
+    def size(count):
+        def f(x):
+            for i in range(count):
+                x = x + jnp.sin(x).sum() * (i % 7)
+            return x
+
+        return len(tinyjax.jit(f).lower(jnp.ones(4)).llvm.splitlines())
+
+    assert size(160) <= 4.6 * size(40)
+
+
+def test_a_long_chain_is_traced_compiled_and_run_without_recursion():
+    @tinyjax.jit
+    def f(x):
+        for _ in range(10_000):
+            x = jnp.sin(x) + 1e-3
+        return x
+
+    expected = 0.5
+    for _ in range(10_000):
+        expected = np.sin(expected) + 1e-3
+    assert float(f(0.5)) == pytest.approx(expected, rel=1e-4)
 
 
 def test_lowering_equal_layers_makes_nodes_in_proportion():

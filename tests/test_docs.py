@@ -15,12 +15,19 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n?```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+FENCED = re.compile(r"^```.*?^```\n", re.DOTALL | re.MULTILINE)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    return BLOCK.findall(page.read_text())
+    """(code, expected output); the code is on the lines that it has in the page, as errors name
+    them."""
+    text = page.read_text()
+    return [
+        ("\n" * text.count("\n", 0, found.start(1)) + found[1], found[2] or "")
+        for found in BLOCK.finditer(text)
+    ]
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.name)
@@ -34,9 +41,19 @@ def test_the_examples_of_a_page_print_what_it_says(page: Path):
             assert output.getvalue() == expected
 
 
+def links(page: Path) -> list[str]:
+    """Relative links of the text; code may look like one."""
+    return LINK.findall(FENCED.sub("", page.read_text()))
+
+
+def test_the_index_links_every_page():
+    linked = links(ROOT / "docs" / "index.md")
+    assert set(linked) == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_relative_links_of_a_page_lead_somewhere(page: Path):
-    for target in LINK.findall(page.read_text()):
+    for target in links(page):
         assert (page.parent / target).exists(), target
 
 

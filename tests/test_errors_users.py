@@ -104,7 +104,10 @@ def asarray_under_vmap() -> Any:
     return jax.vmap(lambda v: np.asarray(v))(X3)
 
 
-@mistake(TypeError, "Shapes must be 1D sequences of concrete values", "argument n of jit", "static")
+@mistake(
+    TypeError, "Shapes must be 1D sequences of concrete values", "depends on argument n of jit",
+    "static_argnames",
+)  # fmt: skip
 def shape_under_jit() -> Any:
     return jax.jit(lambda n: jnp.zeros(n))(3)
 
@@ -156,7 +159,9 @@ def complex_under_jvp() -> Any:
 
 @mistake(
     errors.UnexpectedTracerError, "f32[3] escaped from jit of step at " + HERE,
-    "depends on argument weights['w']", "must return what it computes",
+    "depends on argument weights['w']", """  made at test_errors_users.py:""",
+    """in escape_from_jit.<locals>.step:  kept.append(weights["w"] * 2)""",
+    "must return what it computes",
 )  # fmt: skip
 def escape_from_jit() -> Any:
     kept = []
@@ -249,9 +254,14 @@ def gradient_of_a_tuple() -> Any:
     return jax.grad(lambda x: (x.sum(), x))(X3)
 
 
-@mistake(errors.GradTypeError, "complex64 for z", "holomorphic=True")
-def gradient_of_a_complex() -> Any:
-    return jax.grad(lambda z: (z * 2).real)(1j)
+@mistake(errors.GradTypeError, "real-valued outputs", "c64", "holomorphic=True")
+def gradient_of_a_complex_result() -> Any:
+    return jax.grad(lambda z: z * 2)(1j)
+
+
+@mistake(errors.GradTypeError, "complex64 for z", "holomorphic=True", "jax.jvp or jax.vjp")
+def columns_of_the_jacobian_of_a_complex_argument() -> Any:
+    return jax.jacfwd(lambda z: (z * 2).real)(1j)
 
 
 @mistake(errors.GradTypeError, "real-valued outputs", "i32")
@@ -505,6 +515,153 @@ def misspelt_option() -> Any:
     return jax.config.update("jax_enable_x46", True)
 
 
+@mistake(TypeError, "floor", "does not accept complex numbers", "c64[]")
+def floor_of_a_complex() -> Any:
+    return jax.jit(jnp.floor)(1j)
+
+
+@mistake(TypeError, "and: needs an integer or bool dtype", "f32[3], f32[3]")
+def bits_of_floats() -> Any:
+    return jnp.asarray(X3) & X3
+
+
+@mistake(TypeError, "Shapes must be 1D sequences", "got (2, 1.5)")
+def shape_that_is_not_whole() -> Any:
+    return jnp.ones((2, 1.5))
+
+
+@mistake(ValueError, "Shapes must be non-negative, got (-1,)")
+def random_numbers_of_a_negative_shape() -> Any:
+    return jax.random.normal(jax.random.key(0), (-1,))
+
+
+@mistake(TypeError, "argnums of grad must be an int or a tuple of ints, got 'x'")
+def argnums_by_name() -> Any:
+    return jax.grad(lambda x: x, argnums="x")(1.0)
+
+
+@mistake(errors.GradTypeError, "returned NoneType: None", "Perhaps a return statement is missing")
+def gradient_without_a_return() -> Any:
+    return jax.grad(lambda x: None)(1.0)
+
+
+@mistake(ValueError, "static_argnums or donate_argnums (5,)", "only accepts 2", "x, y")
+def static_number_that_does_not_exist() -> Any:
+    return jax.jit(lambda x, y: x, static_argnums=5)
+
+
+@mistake(OverflowError, "too large to convert to int32")
+def number_that_does_not_fit() -> Any:
+    return jnp.int32(2**40)
+
+
+@mistake(ValueError, "different lengths of list", "rest[0] is one of length 1")
+def map_over_unequal_trees() -> Any:
+    return jax.tree.map(lambda a, b: a, [1, 2], [1])
+
+
+@mistake(errors.IndexTypeError, "integer or boolean type", "float64")
+def index_that_is_not_whole() -> Any:
+    return jnp.ones(3)[1.5]
+
+
+@mistake(errors.JAXIndexError, "Too many indices: array is 2-dimensional, but 3 were indexed")
+def index_with_too_many_axes() -> Any:
+    return jnp.ones((2, 3))[0, 0, 0]
+
+
+@mistake(errors.JAXIndexError, "index 5 is out of bounds for axis 0 with size 2", "mode='clip'")
+def update_out_of_range() -> Any:
+    return jnp.ones((2, 3)).at[5].set(1.0)
+
+
+@mistake(errors.BroadcastError, "input type=f32[4] and requested type=f32[3]")
+def update_that_does_not_fit() -> Any:
+    return jnp.ones((2, 3)).at[0].set(jnp.ones(4))
+
+
+@mistake(ValueError, "axis 2 is out of bounds for array of dimension 2")
+def axis_out_of_range() -> Any:
+    return jnp.sum(jnp.ones((2, 3)), axis=2)
+
+
+@mistake(errors.DotShapeError, "sizes 3 and 2 for the label 'j'")
+def einsum_of_unequal_sizes() -> Any:
+    return jnp.einsum("ij,jk->ik", jnp.ones((2, 3)), jnp.ones((2, 3)))
+
+
+@mistake(errors.ReshapeError, "only one may be -1")
+def reshape_with_two_unknowns() -> Any:
+    return jnp.ones((2, 3)).reshape(-1, -1)
+
+
+@mistake(ValueError, "jnp.linalg.inv", "[..., n, n], got (2, 3)")
+def inverse_of_a_wide_matrix() -> Any:
+    return jnp.linalg.inv(jnp.ones((2, 3)))
+
+
+@mistake(TypeError, "Convert it with jnp.asarray", "'list'")
+def list_as_an_operand() -> Any:
+    return jnp.ones(3) + [1.0, 2.0, 3.0]
+
+
+@mistake(ValueError, "implies that its rank should be at least 4", "(2, 3)", "argument x of")
+def vmap_over_an_axis_that_is_not_there() -> Any:
+    return jax.vmap(lambda x: x, in_axes=3)(jnp.ones((2, 3)))
+
+
+@mistake(ValueError, "vmap out_axes is a tuple of length 3", "one of length 2")
+def vmap_output_axes_of_another_structure() -> Any:
+    return jax.vmap(lambda x: (x, x), out_axes=(0, 0, 0))(X3)
+
+
+@mistake(errors.GradTypeError, "must return a pair (value, aux)", "got Array")
+def auxiliary_output_that_is_missing() -> Any:
+    return jax.grad(lambda x: x.sum(), has_aux=True)(X3)
+
+
+@mistake(ValueError, "got f32[4], but expected f32[3]")
+def cotangent_of_another_shape() -> Any:
+    return jax.vjp(lambda x: x, X3)[1](np.ones(4, np.float32))
+
+
+@mistake(TypeError, "tuple of length equal to the number", "2")
+def backward_rule_with_too_few_results() -> Any:
+    f = jax.custom_vjp(lambda x, y: x * y)
+    f.defvjp(lambda x, y: (x * y, None), lambda held, ct: (ct,))
+    return jax.grad(f)(1.0, 2.0)
+
+
+@mistake(AttributeError, "No JVP defined for custom_jvp function", "defjvp")
+def rule_that_is_missing() -> Any:
+    return jax.custom_jvp(lambda x: x)(1.0)
+
+
+@mistake(errors.UnexpectedTracerError, "closed-over value (s)", "explicit argument")
+def rule_that_closes_over_an_active_value() -> Any:
+    def loss(s: Any) -> Any:
+        f = jax.custom_jvp(lambda x: x * s)
+        f.defjvps(lambda dx, value, x: dx)
+        return f(2.0)
+
+    return jax.grad(jax.jit(loss))(3.0)
+
+
+@mistake(TypeError, "lower and upper", "must be integer scalars, got f32[] for lower")
+def loop_with_float_bounds() -> Any:
+    return jax.lax.fori_loop(0.0, 3.0, lambda i, c: c, 1.0)
+
+
+@mistake(ValueError, "no values to scan over and `length` not provided")
+def scan_of_unknown_length() -> Any:
+    return jax.lax.scan(lambda c, x: (c, x), 0.0)
+
+
+@mistake(TypeError, "Index type must be an integer, got f32[]")
+def switch_by_a_float() -> Any:
+    return jax.lax.switch(0.5, [lambda: 1, lambda: 2])
+
+
 @mistake(TypeError, "unhashable")
 def array_as_a_dictionary_key() -> Any:
     return {jnp.ones(()): 1}
@@ -518,6 +675,17 @@ def test_a_mistake_is_explained(name: str) -> None:
     message = str(caught.value)
     for fragment in fragments:
         assert fragment in message, message
+
+
+@pytest.mark.parametrize("name", sorted(ROWS.keys() - {"array_as_a_dictionary_key"}))
+def test_the_line_of_the_user_is_named(name: str) -> None:
+    """And the frames that the traceback shows are the user's."""
+    make, expected, _ = ROWS[name]
+    with pytest.raises(expected) as caught:
+        make()
+    assert "\n  at " + HERE in str(caught.value)
+    files = {frame.path.name for frame in caught.traceback}
+    assert files == {"test_errors_users.py"}
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -172,3 +172,89 @@ def test_a_forked_child_goes_on_computing():
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+# --- a callback that raises -------------------------------------------------------------------
+
+
+class Refused(Exception):
+    """What the callbacks below raise."""
+
+
+def failing_when(bad):
+    """A function for callbacks that refuses one value."""
+
+    def host(x):
+        if x == bad[0]:
+            raise Refused(f"value {float(x)}")
+        return np.float32(x * 2)
+
+    return lambda x: tinyjax.pure_callback(host, tinyjax.ShapeDtypeStruct((), jnp.float32), x)
+
+
+def in_a_jitted_function(f):
+    return tinyjax.jit(lambda x: jnp.sin(f(x)) + f(x + 1))
+
+
+def in_a_scan(f):
+    def step(carry, x):
+        return carry + f(x), carry
+
+    return lambda x: lax.scan(step, x, jnp.arange(4.0) + x)
+
+
+def in_a_while_loop_in_a_jitted_function(f):
+    return tinyjax.jit(lambda x: lax.while_loop(lambda y: y < 20.0, lambda y: f(y) + 1.0, x))
+
+
+def in_a_branch(f):
+    return tinyjax.jit(lambda x: lax.cond(x > 0, f, lambda y: y, x))
+
+
+def in_every_row(f):
+    return tinyjax.vmap(f)
+
+
+CALLERS = [
+    in_a_jitted_function, in_a_scan, in_a_while_loop_in_a_jitted_function, in_a_branch, in_every_row,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_a_callback_that_raises_leaves_no_state(caller):
+    """The user's exception comes out as it is; then everything works as if nothing had been."""
+    bad = [np.float32(3)]
+    before = dict(vars(trace.state))
+    f = caller(failing_when(bad))
+    x = jnp.arange(1.0, 5.0) if caller is in_every_row else jnp.float32(3)
+    with pytest.raises(Refused, match="value 3"):
+        tinyjax.block_until_ready(f(x))
+    bad[0] = np.float32(-100)
+    first = tinyjax.tree.map(np.asarray, f(x))
+    bad[0] = np.float32(3)
+    for _ in range(3):
+        with pytest.raises(Refused):
+            tinyjax.block_until_ready(f(x))
+    bad[0] = np.float32(-100)
+    again = tinyjax.tree.map(np.asarray, f(x))
+    fresh = tinyjax.tree.map(np.asarray, caller(failing_when(bad))(x))
+    for a, b, c in zip(*map(tinyjax.tree.leaves, (first, again, fresh))):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+    assert dict(vars(trace.state)) == before
+
+
+def test_a_callback_that_raises_in_one_thread_disturbs_no_other():
+    bad = [np.float32(7)]
+    f = in_a_jitted_function(failing_when(bad))
+    wanted = float(f(jnp.float32(1)))
+
+    def refused():
+        for _ in range(30):
+            with pytest.raises(Refused):
+                tinyjax.block_until_ready(f(jnp.float32(7)))
+
+    def fine():
+        return {float(f(jnp.float32(1))) for _ in range(30)}
+
+    assert together(refused, fine, refused, fine)[1::2] == [{wanted}, {wanted}]

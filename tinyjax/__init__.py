@@ -27,9 +27,12 @@ from tinyjax.core.config import numpy_rank_promotion as numpy_rank_promotion
 from tinyjax.core.config import threefry_partitionable as threefry_partitionable
 from tinyjax.core.config import transfer_guard as transfer_guard
 from tinyjax.core.dtypes import float0 as float0
+from tinyjax.core.record import record_rewrites as record_rewrites
 from tinyjax.core.source import named_scope as named_scope
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array as Array
 from tinyjax.engine.array import Tracer
+from tinyjax.engine.callbacks import effects_barrier as effects_barrier
 from tinyjax.engine.callbacks import pure_callback as pure_callback
 from tinyjax.engine.checkpoint import checkpoint as checkpoint
 from tinyjax.engine.checkpoint import checkpoint_policies as checkpoint_policies
@@ -68,6 +71,10 @@ from tinyjax.engine.jacobians import jacfwd as jacfwd
 from tinyjax.engine.jacobians import jacobian as jacobian
 from tinyjax.engine.jacobians import jacrev as jacrev
 from tinyjax.engine.jit import jit as jit
+from tinyjax.engine.pmap import pmap as pmap
+from tinyjax.engine.refs import Ref as Ref
+from tinyjax.engine.refs import freeze as freeze
+from tinyjax.engine.refs import new_ref as new_ref
 from tinyjax.engine.scopes import clear_caches as clear_caches
 from tinyjax.engine.scopes import ensure_compile_time_eval as ensure_compile_time_eval
 from tinyjax.engine.scopes import named_call as named_call
@@ -82,16 +89,31 @@ from tinyjax.numpy import array_methods as _array_methods
 __version__ = "0.1.0"
 __version_info__ = (0, 1, 0)
 
+_publish_functions(globals())
+
 _array_methods.install(Array)
 
 # Names that live here for users, while their definitions are in layers above `core`.
 core.Tracer = Tracer  # type: ignore[attr-defined]
 core.ShapedArray = ShapedArray  # type: ignore[attr-defined]
 core.ensure_compile_time_eval = ensure_compile_time_eval  # type: ignore[attr-defined]
+core.eval_context = ensure_compile_time_eval  # type: ignore[attr-defined]
+core.AbstractValue = ShapedArray  # type: ignore[attr-defined]
+
+
+def _core_name(name: str) -> _Any:
+    """Names of `core` whose modules only people who look at jaxprs load."""
+    if name in ("eval_jaxpr", "Atom"):
+        return getattr(_importlib.import_module("tinyjax.engine.jaxprs"), name)
+    raise AttributeError(f"module 'tinyjax.core' has no attribute {name!r}")
+
+
+vars(core)["__getattr__"] = _core_name
 
 # Loaded when first used: an import of tinyjax does not pay for them.
 _LAZY = (
-    "ad_checkpoint", "custom_derivatives", "dlpack", "dtypes", "errors", "flatten_util", "scipy",
+    "ad_checkpoint", "custom_batching", "custom_derivatives", "debug", "dlpack", "dtypes",
+    "errors", "experimental", "export", "extend", "flatten_util", "ops", "ref", "scipy",
     "sharding", "stages", "test_util", "typing",
 )  # fmt: skip
 

@@ -7,7 +7,14 @@ from tinyjax.engine.custom_rules import (
     SymbolicZero,
     custom_jvp,
     custom_vjp,
+    custom_vjp_primal_tree_values,
+    zero_from_primal,
 )
+from tinyjax.engine.linear_call import linear_call
+from tinyjax.engine.primitives import PRIMITIVES
+
+custom_jvp_call_p = PRIMITIVES["custom_jvp_call"]
+custom_vjp_call_p = PRIMITIVES["custom_vjp_call"]
 
 __all__ = [
     "CustomVJPException",
@@ -16,5 +23,10 @@ __all__ = [
     "closure_convert",
     "custom_gradient",
     "custom_jvp",
+    "custom_jvp_call_p",
     "custom_vjp",
+    "custom_vjp_call_p",
+    "custom_vjp_primal_tree_values",
+    "linear_call",
+    "zero_from_primal",
 ]

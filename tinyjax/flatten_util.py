@@ -8,6 +8,7 @@ from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.engine.array import Array
@@ -50,3 +51,5 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
 
 
 __all__ = ["ravel_pytree"]
+
+_publish_functions(globals())

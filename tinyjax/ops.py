@@ -12,11 +12,17 @@ from typing import Any
 from tinyjax import numpy as jnp
 from tinyjax.core import dtypes
 from tinyjax.core.errors import ConcretizationTypeError
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 
-REDUCTIONS: dict[str, Callable[..., Array]] = {"add": jnp.sum, "mul": jnp.prod, "max": jnp.max, "min": jnp.min}
+REDUCTIONS: dict[str, Callable[..., Array]] = {
+    "add": jnp.sum,
+    "mul": jnp.prod,
+    "max": jnp.max,
+    "min": jnp.min,
+}
 
 
 def identity(kind: str, dtype: Any) -> Any:
@@ -159,3 +165,6 @@ def segment_min(
         bucket_size,
         mode,
     )
+
+
+_publish_functions(globals())

@@ -1,5 +1,6 @@
 """Functions on pytrees by their short names: `tinyjax.tree.map`, `tinyjax.tree.leaves`, …"""
 
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.tree import static
 from tinyjax.core.tree import tree_all as all
 from tinyjax.core.tree import tree_broadcast as broadcast
@@ -31,3 +32,5 @@ __all__ = [
     "transpose",
     "unflatten",
 ]
+
+_publish_functions(globals())

@@ -1,5 +1,6 @@
 """Pytrees, by JAX's names: `tinyjax.tree_util`. Shorter names are in `tinyjax.tree`."""
 
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.tree import (
     DictKey,
     FlattenedIndexKey,
@@ -77,3 +78,5 @@ __all__ = [
     "treedef_is_leaf",
     "treedef_tuple",
 ]
+
+_publish_functions(globals())

@@ -1,7 +1,13 @@
-"""Shrink a body that goes wrong to a small one, and print it as a test.
+"""Shrink a body that goes wrong to a small one, or a kernel's schedule; print it as a test.
 
     smaller, values = reduce_case(body, args, fails)     fails(body, args) -> bool
     print(print_case(smaller, values))
+
+    fewer = reduce_schedule(actions, fails)              fails(actions) -> bool
+    print(print_schedule(sink, fewer, arrays))
+
+`wrong_kernels(smaller, values)` are the kernels of a body that go wrong, their schedules reduced;
+`wrong_kernel` is the `fails` that compares native code with the interpreter.
 
 A candidate is kept if it still fails. First the outputs: one of them, or any node below, alone.
 Then the inputs: a node becomes a parameter that holds the value the evaluator gives it, so what is
@@ -15,9 +21,11 @@ Source: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing inpu
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -27,6 +35,12 @@ from tinyjax.core.body import open_body
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value, get, param, substitute, toposort, tuple_of
 from tinyjax.interpreters.evaluate import evaluate
+from tinyjax.lowering import program
+from tinyjax.lowering.codegen import compile_kernel
+from tinyjax.lowering.interpret import interpret
+from tinyjax.lowering.program import lower
+from tinyjax.lowering.schedule import ScheduleError
+from tinyjax.runtime import kernels
 
 Array = np.ndarray[Any, Any]
 Fails = Callable[[UOp, list[Array]], bool]
@@ -118,6 +132,98 @@ def renumbered(body: UOp, args: Sequence[Array]) -> Case:
     return tuple_of(substitute(body.src, mapping)), [args[s] for s in slots]
 
 
+# --- schedules ------------------------------------------------------------------------------------
+
+
+def reduce_schedule(actions: Sequence[str], fails: Callable[[list[str]], bool]) -> list[str]:
+    """The actions without which the case does not fail: none of them can be dropped alone.
+
+    What `fails` raises ScheduleError for (an action needs one that was dropped) does not count.
+    Raises: ValueError if the whole list does not fail.
+    """
+
+    def still(some: list[str]) -> bool:
+        try:
+            return fails(some)
+        except ScheduleError:
+            return False
+
+    kept = list(actions)
+    if not still(kept):
+        raise ValueError("the schedule does not fail: there is nothing to reduce")
+    if still([]):
+        return []
+    progress = True
+    while progress:
+        progress = False
+        for i in reversed(range(len(kept))):
+            fewer = kept[:i] + kept[i + 1 :]
+            if still(fewer):
+                kept, progress = fewer, True
+    return kept
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KernelCase:
+    """A stage-2 kernel with the actions of its schedule and what its buffers held before it ran."""
+
+    sink: UOp
+    actions: tuple[str, ...]
+    arrays: list[Array]
+
+
+def kernels_of(body: UOp, args: Sequence[Array]) -> list[KernelCase]:
+    """The loop kernels of a body, as the interpreted plan meets them."""
+    found: list[KernelCase] = []
+    lowered = lower(body, len(args))
+
+    def note(sink: UOp, arrays: Sequence[Array]) -> None:
+        found.append(KernelCase(sink, compile_kernel(sink).schedule, [a.copy() for a in arrays]))
+        interpret(sink, arrays)
+
+    with mock.patch.object(program, "interpret", note):
+        lowered.interpret(args)
+    return found
+
+
+def wrong_kernel(
+    sink: UOp,
+    actions: Sequence[str],
+    arrays: Sequence[Array],
+    expected: Sequence[Array] | None = None,
+    tolerance: float = 1e-5,
+) -> bool:
+    """Whether native code under a schedule does not leave what is `expected` in the arrays.
+
+    By default that is what the interpreter makes of them. Raises: ScheduleError.
+    """
+    code = compile_kernel(sink, name="k", actions=actions)
+    found = [a.copy() for a in arrays]
+    if expected is None:
+        expected = [a.copy() for a in arrays]
+        interpret(sink, expected)
+    made = kernels.kernel(code.ir_text, "reduced", passes=code.passes)
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)(made.address)
+    call((ctypes.c_void_p * len(found))(*(a.ctypes.data for a in found)), None, 0, code.tasks.total)
+    for got, want in zip(found, expected, strict=True):
+        kind = np.complex128 if dtypes.is_complex(got.dtype) else np.float64
+        got, want = got.astype(kind), want.astype(kind)
+        if not np.allclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True):
+            return True
+    return False
+
+
+def wrong_kernels(body: UOp, args: Sequence[Array]) -> list[KernelCase]:
+    """The loop kernels of a body that native code gets wrong, with as few actions as it takes."""
+
+    def reduced(case: KernelCase) -> KernelCase:
+        fewer = reduce_schedule(case.actions, lambda a: wrong_kernel(case.sink, a, case.arrays))
+        return dataclasses.replace(case, actions=tuple(fewer))
+
+    cases = kernels_of(body, args)
+    return [reduced(c) for c in cases if wrong_kernel(c.sink, c.actions, c.arrays)]
+
+
 # --- printing ---------------------------------------------------------------------------------------
 
 
@@ -135,6 +241,21 @@ def print_case(body: UOp, args: Sequence[Array], name: str = "reduced", notes: s
     lines += [f"        {text_of_array(a)}," for a in args]
     lines += ["    ]", f"    return {result}, args"]
     return "\n".join([*HEADER, "", "", *lines]) + "\n"
+
+
+def print_schedule(
+    sink: UOp, actions: Sequence[str], arrays: Sequence[Array], name: str = "reduced"
+) -> str:
+    """Python of a test that runs a kernel under these actions and compares it with `interpret`."""
+    printer = _Printer()
+    for node in toposort([sink]):
+        printer.node(node)
+    lines = [f"def test_{name}():", *(f"    {line}" for line in printer.lines)]
+    lines += ["    arrays = [", *(f"        {text_of_array(a)}," for a in arrays), "    ]"]
+    lines += ["    actions = [", *(f'        "{a}",' for a in actions), "    ]"]
+    lines += [f"    check({printer.names[sink]}, arrays, 1e-5, actions=actions)"]
+    imports = [*HEADER[:2], "from tests.lowering.kernels import check", *HEADER[2:]]
+    return "\n".join([*imports, "", "", *lines]) + "\n"
 
 
 HEADER = (
@@ -222,4 +343,7 @@ def text_of_array(x: Array) -> str:
     return f'np.array([{bits}], "{unit}").view({text_of(x.dtype)}).reshape({x.shape})'
 
 
-__all__ = ["get", "print_case", "reduce_case"]
+__all__ = [
+    "KernelCase", "get", "kernels_of", "print_case", "print_schedule", "reduce_case",
+    "reduce_schedule", "wrong_kernel", "wrong_kernels",
+]  # fmt: skip

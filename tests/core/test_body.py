@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from tinyjax.core import build
-from tinyjax.core.avals import aval
+from tinyjax.core.avals import TOKEN, aval
 from tinyjax.core.body import close, fresh_id, fresh_var, open_body, open_vars, params_of
 from tinyjax.core.infos import CheckInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.printer import print_body
-from tinyjax.core.uop import UOp, buffer, const, param, toposort, tuple_of
+from tinyjax.core.uop import UOp, buffer, const, get, param, token_of, toposort, tuple_of
 
 F32 = np.dtype(np.float32)
 VECTOR = aval((3,), F32)
@@ -76,12 +76,14 @@ def test_remat_ids_are_renumbered_when_closed_and_fresh_when_opened() -> None:
 
 
 def test_two_equal_effects_stay_two() -> None:
-    holds = const(True, np.dtype(bool))
-    nodes = [UOp(Op.CHECK, (holds,), CheckInfo("no", fresh_id())) for _ in range(2)]
-    body, _ = close(nodes, [])
-    assert [n.arg.sequence for n in body.src] == [1, 2] and body.effects
-    again = open_body(body, [])
-    assert again[0] is not again[1] and again[0] is not nodes[0]
+    holds, token = const(True, np.dtype(bool)), fresh_var(TOKEN)
+    first = get(UOp(Op.CHECK, (holds, token), CheckInfo("no")), 0)
+    second = get(UOp(Op.CHECK, (holds, first), CheckInfo("no")), 0)
+    body, _ = close([second], [token])
+    assert len([n for n in toposort(body.src) if n.op is Op.CHECK]) == 2
+    assert token_of(body.src) == 0
+    other = fresh_var(TOKEN)
+    assert close(open_body(body, [other]), [other])[0] is body  # a second trace is the same body
 
 
 def test_deep_bodies_close_and_open_without_recursion() -> None:

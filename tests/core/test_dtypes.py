@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import pickle
 import random
 import types
@@ -401,20 +400,6 @@ def test_related_dtypes() -> None:
     assert dtypes.to_floating_dtype("bool") == dtypes.float32
     assert dtypes.to_complex_dtype("float16") == dtypes.complex64
     assert dtypes.to_complex_dtype("int64") == dtypes.complex128
-    assert dtypes.to_numeric_dtype("bool") == dtypes.int32
-    assert dtypes.to_numeric_dtype("int8") == dtypes.int8
-    assert dtypes.to_tangent_dtype(dtypes.int32) == dtypes.float0
-    assert dtypes.to_tangent_dtype(dtypes.KeyDType("rbg")) == dtypes.float0
-    assert dtypes.to_tangent_dtype(dtypes.complex64) == dtypes.complex64
-
-
-def test_supports_inf_says_what_storing_inf_does() -> None:
-    without = {"float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn", "float8_e8m0fnu"}
-    for dtype in dtypes.FLOATS:
-        expected = dtype.name not in without and "fn" not in dtype.name
-        assert dtypes.supports_inf(dtype) == expected, dtype
-        assert bool(np.isinf(np.float32(math.inf).astype(dtype).astype(np.float32))) == expected
-    assert not dtypes.supports_inf(np.int32)
 
 
 # Keys.

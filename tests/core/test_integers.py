@@ -353,16 +353,19 @@ def test_an_index_is_simplified_under_its_guard() -> None:
 def test_guarded_loops_shrink() -> None:
     r = loop(0, 204)
     four, eight = integers.lt(r, c(4)), integers.lt(r, c(8))
-    assert integers.guarded_extent(r, [four]) == 4
-    assert integers.guarded_extent(r, [four, eight]) == 8
-    assert integers.guarded_extent(r, [UOp(Op.CMPLT, (r, c(300)))]) == 204
-    assert integers.guarded_extent(r, [four, None]) == 204
-    assert integers.guarded_extent(r, [integers.lt(r, c(1))]) == 1
-    assert integers.guarded_extent(r, [integers.not_(integers.ge(r, c(4)))]) == 4
-    assert integers.guarded_extent(r, []) == 204
-    assert integers.guarded_extent(r, [integers.FALSE]) == 1
+    assert integers.guarded_span(r, [four]) == (0, 3)
+    assert integers.guarded_span(r, [four, eight]) == (0, 7)
+    assert integers.guarded_span(r, [UOp(Op.CMPLT, (r, c(300)))]) == (0, 203)
+    assert integers.guarded_span(r, [four, None]) == (0, 203)
+    assert integers.guarded_span(r, [integers.lt(r, c(1))]) == (0, 0)
+    assert integers.guarded_span(r, [integers.not_(integers.ge(r, c(4)))]) == (0, 3)
+    assert integers.guarded_span(r, []) == (0, 203)
+    assert integers.guarded_span(r, [integers.FALSE]) == (0, 0)
     s = loop(1, 5)
-    assert integers.guarded_extent(r, [integers.lt(integers.add(r, s), c(4))]) == 4
+    assert integers.guarded_span(r, [integers.lt(integers.add(r, s), c(4))]) == (0, 3)
+    middle = integers.and_(integers.ge(r, c(10)), integers.lt(r, c(20)))
+    assert integers.guarded_span(r, [middle]) == (10, 19)
+    assert integers.guarded_span(r, [middle, integers.eq(r, c(30))]) == (10, 30)
 
 
 # --- cost --------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from tinyjax.core.errors import InvariantError
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.integers import integer
 from tinyjax.core.ops import MOVEMENT, Op
-from tinyjax.core.rewrite import P, RewriteLoopError, Rules, counting, record_rewrites, rewrite
+from tinyjax.core.record import counting, record_rewrites
+from tinyjax.core.rewrite import P, RewriteLoopError, Rules, rewrite
 from tinyjax.core.uop import UOp, const, get, param, tuple_of
 
 INT64, FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)

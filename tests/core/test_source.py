@@ -1,13 +1,17 @@
 """User lines, operands as written, name stacks and tracebacks without our frames."""
 
+import inspect
+import pickle
 import sys
 import threading
 import traceback
 import types
 
 import jax
+import numpy as np
 import pytest
 
+import tinyjax
 from tinyjax.core import source
 from tinyjax.core.config import config
 
@@ -324,3 +328,39 @@ def test_interrupts_pass_unchanged():
     with pytest.raises(KeyboardInterrupt) as caught:
         ours.call(ours.fail, KeyboardInterrupt())
     assert any(f.startswith(source.PACKAGE) for f in files_of(caught.value))
+
+
+def raised_by(f, *args):
+    with pytest.raises(Exception) as caught:
+        f(*args)
+    return caught
+
+
+def test_the_users_line_stands_before_the_fix_and_is_named_once():
+    text = str(raised_by(lambda: tinyjax.numpy.ones((2, 3)) @ tinyjax.numpy.ones(4)).value)
+    assert text.count("\n  at ") == 1
+    lines = str(raised_by(lambda: tinyjax.jit(tinyjax.jit)("no function")).value).splitlines()
+    assert [line.startswith("  at test_source.py:") for line in lines] == [False, True, False]
+
+
+def test_what_the_user_raises_is_left_alone():
+    def fails(x):
+        raise ValueError("mine")
+
+    for f in (tinyjax.jit(fails), tinyjax.grad(fails), tinyjax.vmap(fails)):
+        assert str(raised_by(f, np.ones(3)).value) == "mine"
+
+
+def test_public_functions_leave_without_our_frames_and_can_be_pickled():
+    for f, args in (
+        (tinyjax.numpy.concatenate, ([],)),
+        (tinyjax.numpy.linalg.inv, (np.ones(3),)),
+        (tinyjax.lax.reshape, (np.ones(3), (2,))),
+        (tinyjax.random.normal, (3,)),
+        (tinyjax.nn.softmax, (np.ones(3), 4)),
+        (tinyjax.tree.map, (max, [1], [1, 2])),
+    ):
+        caught = raised_by(f, *args)
+        assert {frame.path.name for frame in caught.traceback} == {"test_source.py"}
+        assert pickle.loads(pickle.dumps(f)) is f
+        assert f.__module__.startswith("tinyjax") and inspect.signature(f)

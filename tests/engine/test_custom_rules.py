@@ -204,6 +204,23 @@ def cv_nested(J):
     return J.grad(g)(2.0), J.grad(J.grad(g))(2.0), J.vmap(J.grad(g))(x3)
 
 
+@case("rules of rules")
+def rules_of_rules(J):
+    """What a rule calls has rules of its own: here itself, whose derivative differs from them."""
+    root, cube = J.custom_jvp(lambda x: J.numpy.sqrt(x * x + 1)), J.custom_jvp(lambda x: x**3)
+    root.defjvp(lambda p, t: (root(p[0]), 1.5 * p[0] * t[0] / root(p[0])))
+    cube.defjvps(lambda dx, y, x: 2.5 * x**2 * dx)
+    clipped = J.custom_vjp(lambda x: cube(x) * root(x))
+    clipped.defvjp(
+        lambda x: (clipped(x), (x, root(x))), lambda res, ct: (J.grad(cube)(res[0]) * res[1] * ct,)
+    )
+    functions = [root, lambda x: root(x) * x, lambda x: J.grad(lambda y: cube(y) ** 2)(x)]
+    functions.append(lambda x: clipped(x) * x)
+    twice = [J.grad(J.grad(f))(0.7) for f in functions]
+    forward = [J.jvp(J.grad(f), (0.7,), (1.0,))[1] for f in functions[:3]]
+    return twice, forward, [J.grad(J.grad(J.grad(f)))(0.7) for f in functions]
+
+
 @case("cj defjvps")
 def cj_defjvps(J):
     @J.custom_jvp
@@ -376,3 +393,29 @@ def test_a_rule_that_does_not_fit_is_named(name):
     with pytest.raises((TypeError, ValueError, AttributeError), match=message) as e:
         grad(my_function)(1.0)
     assert "my_function" in str(e.value)
+
+
+def with_rule(kind, scale):
+    """x -> scale * x, which closes over scale, by a rule that knows x only."""
+    f = getattr(tinyjax, kind)(lambda x: scale * x)
+    if kind == "custom_jvp":
+        f.defjvps(lambda dx, value, x: dx)
+    else:
+        f.defvjp(lambda x: (f(x), None), lambda held, ct: (ct,))
+    return f
+
+
+@pytest.mark.parametrize("argument", ["constant", "active"])
+@pytest.mark.parametrize("kind", ["custom_jvp", "custom_vjp"])
+@pytest.mark.parametrize("stage", [lambda f: f, tinyjax.jit], ids=["eager", "jit"])
+def test_an_active_capture_raises_and_is_never_zero(stage, kind, argument):
+    loss = stage(lambda s: with_rule(kind, s)(2.0 if argument == "constant" else s))
+    with pytest.raises(tinyjax.errors.UnexpectedTracerError, match=r"closed-over value \(s\)"):
+        tinyjax.grad(loss)(3.0)
+
+
+@pytest.mark.parametrize("kind", ["custom_jvp", "custom_vjp"])
+@pytest.mark.parametrize("stage", [lambda f: f, tinyjax.jit], ids=["eager", "jit"])
+def test_a_capture_behind_stop_gradient_is_allowed(stage, kind):
+    loss = stage(lambda s: with_rule(kind, tinyjax.lax.stop_gradient(s))(s))
+    assert float(tinyjax.grad(loss)(3.0)) == 1.0

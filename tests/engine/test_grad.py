@@ -58,6 +58,13 @@ def absz2(J):
     return J.grad(lambda z: (J.numpy.abs(z) ** 2).real, holomorphic=False, allow_int=False)(2.0)
 
 
+@case("real functions of complex numbers: no conjugate is taken")
+def complex_argument(J):
+    f = lambda z: J.numpy.sum(J.numpy.abs(z) ** 2 + z.imag)
+    z = np.array([1 + 2j, -3j], np.complex64)
+    return J.grad(f)(z), J.value_and_grad(f)(z), J.jacrev(f)(z)
+
+
 @case("holomorphic functions")
 def holo(J):
     return J.grad(lambda z: z**3 * J.numpy.sin(z), holomorphic=True)(np.complex64(1 + 2j))

@@ -309,12 +309,38 @@ def test_html_shows_type_facts_and_values() -> None:
 
 def test_html_of_matrices_is_a_heat_map_and_of_large_ones_a_sample() -> None:
     text = jnp.ones((200, 300))._repr_html_()
-    assert text.count("<tr>") == 32
-    assert text.count("<td") == 32 * 32
+    assert text.count("<title>") == 32 * 32
+    assert "[199, 299] = 1" in text
+    assert "32 of 200 rows, 32 of 300 columns" in text
+
+
+def test_html_of_small_matrices_shows_their_numbers() -> None:
+    assert "[[0., 1.],\n [2., 3.]]" in jnp.arange(4.0).reshape(2, 2)._repr_html_()
+
+
+def test_html_is_readable_on_dark_pages() -> None:
+    """No colour of text or background is set, and the cells near zero let the page shine through."""
+    text = jnp.linspace(-1, 1, 81).reshape(9, 9)._repr_html_()
+    assert "color:" not in text and "background" not in text
+    assert 'fill-opacity="0.00"' in text
+    assert 'fill-opacity="1.00"' in text
 
 
 def test_html_says_how_many_elements_are_not_finite() -> None:
-    assert "1 not finite" in jnp.asarray([1.0, np.nan])._repr_html_()
+    text = jnp.asarray([1.0, np.nan, np.inf, -np.inf])._repr_html_()
+    assert "max 1 · 1 NaN · 2 infinite" in text
+    assert 'fill="#888"' in jnp.full((9, 9), np.nan)._repr_html_()
+
+
+def test_html_of_long_and_deep_arrays_is_short() -> None:
+    for x in (jnp.arange(10_000), jnp.zeros((9, 9, 9, 9)), jnp.zeros((500, 1))):
+        assert len(x._repr_html_()) < 1000
+
+
+def test_html_of_a_deleted_array_says_so() -> None:
+    x = jnp.ones(3)
+    x.delete()
+    assert "f32[3]" in x._repr_html_() and "deleted" in x._repr_html_()
 
 
 def test_html_of_a_traced_array_names_its_function() -> None:

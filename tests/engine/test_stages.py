@@ -71,3 +71,24 @@ def test_captured_arrays_are_kept_by_the_compiled_function():
     w = jnp.asarray(X)
     run = jit(lambda x: x + w).lower(X).compile()
     np.testing.assert_array_equal(np.asarray(run(X)), 2 * X)
+
+
+def test_the_schedule_lists_the_decisions_of_every_kernel():
+    def g(x, w):
+        y = jnp.tanh(x @ w)
+        return jnp.sort(y, axis=1), (x * 2.0).sum(axis=0), y.sum()
+
+    lowered = jit(g).lower(jnp.ones((70, 200)), jnp.ones((200, 90)))
+    decisions = lowered.schedule.split("\n\n")[-1]
+    for i, kernel in enumerate(lowered.kernels):
+        assert f"k{i}.{kernel.title()}: " in decisions
+    assert "dot(kind=" in decisions and "radix(90)" in decisions and "vector(" in decisions
+    assert lowered.compile().as_text() == lowered.schedule
+
+
+def test_record_rewrites_shows_every_pass_and_the_rules_it_applied():
+    with tinyjax.record_rewrites() as log:
+        jit(lambda x: jnp.where(jnp.arange(9) < 4, x, 0.0).sum()).lower(jnp.ones(9)).as_text("llvm")
+    assert [r.name for r in log.passes][:2] == ["raise_composites", "inline"]
+    assert "define void" in log.passes[-1].after
+    assert "gate_where_true" in [rule for _, rule, _, _ in log]

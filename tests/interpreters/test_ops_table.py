@@ -31,6 +31,16 @@ def test_each_op_with_a_choice_has_an_example():
     assert without == structure | outside | mesh
 
 
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.op.name)
+def test_an_elementwise_op_whose_row_lists_no_complex_dtype_refuses_them(row: Row):
+    """When the node is made, on the user's line: code generation would fail far from it."""
+    if row.op not in ELEMENTWISE or set(row.operands) & set(dtypes.COMPLEXES):
+        return
+    z = buffer(np.ones(2, np.complex64))
+    with pytest.raises(TypeError, match=row.op.name.lower()):
+        UOp(row.op, (z,) * row.op.arity)
+
+
 @pytest.mark.parametrize("op, example", EXAMPLES, ids=[f"{o.name} {e.text}" for o, e in EXAMPLES])
 def test_example(op: Op, example: Example):
     node = UOp(op, tuple(map(buffer, example.operands)), example.arg)

@@ -13,11 +13,12 @@ from tinyjax.core.avals import aval
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const, param
 from tinyjax.core.verify import verify_kernel
-from tinyjax.lowering.codegen import KernelCode, compile_kernel
+from tinyjax.lowering.code import KernelCode
+from tinyjax.lowering.codegen import compile_kernel
+from tinyjax.lowering.driver import run
 from tinyjax.lowering.interpret import interpret, interpret_nest
-from tinyjax.lowering.merge import merge_ranges
-from tinyjax.lowering.nest import Nest, verify
-from tinyjax.lowering.schedule import schedule
+from tinyjax.lowering.nest import verify
+from tinyjax.lowering.passes import WHOLE
 from tinyjax.lowering.target import Target, host
 from tinyjax.runtime import cpu, loader
 
@@ -86,8 +87,10 @@ def map_kernel(function: Any, shape: int, out: Any, *dtypes: Any) -> UOp:
 class Compiled:
     """A kernel in memory; `run` calls it on arrays, `parts` are task ranges."""
 
-    def __init__(self, sink: UOp, target: Target | None = None) -> None:
-        self.code: KernelCode = compile_kernel(sink, target)
+    def __init__(
+        self, sink: UOp, target: Target | None = None, actions: Sequence[str] | None = None
+    ) -> None:
+        self.code: KernelCode = compile_kernel(sink, target, actions=actions)
         name = self.code.name
         chosen = {} if target is None else {"cpu": target.cpu, "features": target.features}
         data = cpu.compile_ir(self.code.ir_text, name, passes=self.code.passes, **chosen)
@@ -133,16 +136,19 @@ def close(actual: Array, expected: Array, tolerance: float) -> None:
 
 
 def check(
-    sink: UOp, arrays: Sequence[Array], tolerance: float = 0.0, target: Target | None = None
+    sink: UOp,
+    arrays: Sequence[Array],
+    tolerance: float = 0.0,
+    target: Target | None = None,
+    actions: Sequence[str] | None = None,
 ) -> Compiled:
     """Generated code agrees with the interpreter, stays inside its buffers, and any split into
-    tasks gives the same bits."""
-    made = Compiled(sink, target)
+    tasks gives the same bits. `actions` replace the schedule's own."""
+    made = Compiled(sink, target, actions)
     verify_kernel(sink)
     expected = [a.copy() for a in arrays]
     interpret(sink, expected)
-    nest = Nest(merge_ranges(sink))
-    schedule(nest, target or host())
+    nest = run(WHOLE, sink, target=target or host()).nest
     verify(nest)
     listed = [a.copy() for a in arrays]
     interpret_nest(nest, listed)

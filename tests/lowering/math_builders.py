@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from tinyjax.lowering.elementary.builder import Num, Slow
 from tinyjax.lowering.irtext import I64, PTR, Module, vec
 from tinyjax.lowering.math import decompose, decompose_complex
 from tinyjax.lowering.registers import Register, RegisterBuilder, register_type
@@ -112,10 +113,9 @@ class NumpyMath:
         unsigned = np.dtype(f"u{x.dtype.itemsize}")
         return np.right_shift(x.view(unsigned), count.view(unsigned)).view(x.dtype)
 
-    def rare(
-        self, condition: Array, slow: Callable[[], Sequence[Array]], fast: Sequence[Array]
-    ) -> list[Array]:
-        return [np.where(condition, s, f) for s, f in zip(slow(), fast)]
+    def rare(self, condition: Array, slow: Slow, x: Array, fast: Sequence[Array]) -> list[Array]:
+        slow_values = slow(Num(self, x, x.dtype))
+        return [np.where(condition, s.raw, f) for s, f in zip(slow_values, fast)]
 
     add = staticmethod(np.add)
     sub = staticmethod(np.subtract)

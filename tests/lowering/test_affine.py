@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
+from operator import add, floordiv, mod, mul, sub
 
 import pytest
 
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value
-from tinyjax.lowering.affine import ZERO, IndexSpace, Lin, lit
+from tinyjax.lowering.affine import FALSE, ZERO, IndexSpace, Lin, lit
 
 
 def value(space: IndexSpace, a: Lin, env: dict[UOp, int]) -> int:
@@ -20,12 +21,12 @@ def value(space: IndexSpace, a: Lin, env: dict[UOp, int]) -> int:
             return env[n]
         if n.op is Op.CONST:
             return int(const_value(n))
-        x, y = (node(s) for s in n.src)
-        if n.op is Op.IDIV:
-            return x // y
-        if n.op is Op.MOD:
-            return x % y
-        return x + y if n.op is Op.ADD else x * y
+        x, *more = (node(s) for s in n.src)
+        if n.op is Op.NEG:
+            return -x
+        (y,) = more
+        apply = {Op.IDIV: floordiv, Op.MOD: mod, Op.ADD: add, Op.SUB: sub, Op.MUL: mul}[n.op]
+        return apply(x, y)
 
     return a[0] + sum(c * node(n) for n, c in a[1])
 
@@ -111,6 +112,7 @@ def test_conditions_that_always_hold_vanish_and_constants_move_to_one_side():
     assert space.within(a, 0, 8) is None
     guard = space.within(space.shift(a, -2), 0, 6)
     assert guard.op is Op.CMPLE and const_value(guard.src[0]) == 2
+    assert space.within(a, 8, 9) is FALSE and space.divides(space.scale(a, 6), 3) is None
 
 
 def test_clamp_of_a_value_inside_its_bounds_is_the_value():

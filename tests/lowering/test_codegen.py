@@ -597,3 +597,20 @@ def test_the_listing_reads_as_a_program() -> None:
         "v2: f32[] = neg v1",
         "slot0[r0] = v2",
     ]
+
+
+@pytest.mark.parametrize("target", NARROW_TARGETS, ids=lambda t: t.cpu)
+@pytest.mark.parametrize("divisor", [3, 7, 8, 10, 641, 100_003])
+@pytest.mark.parametrize("scale, shift", [(1, 0), (3, -500), (1 << 20, -(1 << 28)), (1 << 33, -1)])
+def test_index_division_rounds_down_for_every_size_and_sign(
+    divisor: int, scale: int, shift: int, target: Any
+) -> None:
+    """Quotients and remainders as numbers, in 32-bit lanes and in 64-bit ones."""
+    i = loop(397, 0)
+    x = plus((i, scale), shift)
+    out = buffer(0, (397,), np.int64), buffer(1, (397,), np.int64)
+    sink = kernel(
+        store(out[0], i, node(Op.IDIV, x, divisor), i),
+        store(out[1], i, node(Op.MOD, x, divisor), i),
+    )
+    check(sink, [zeros(397, dtype=np.int64), zeros(397, dtype=np.int64)], target=target)

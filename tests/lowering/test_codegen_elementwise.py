@@ -252,7 +252,8 @@ def test_rounding_to_a_narrow_float(name: str) -> None:
         near = np.float32(2) ** rng.integers(-30, 20, 20000).astype(np.float32)
         near = (near * rng.integers(1, 4096, 20000) / 1024).astype(np.float32)
         x = np.concatenate([random, near, -near])
-        expected = x.astype(dtype)
+        # Formats without NaN make -0 of it, whatever its sign.
+        expected = np.where(np.isnan(x), np.float32(np.nan), x).astype(dtype)
     i = loop(len(x), 0)
     sink = kernel(
         store(buffer(0, x.shape, dtype), i, cast(load(buffer(1, x.shape, np.float32), i), dtype), i)

@@ -128,7 +128,7 @@ def test_an_expensive_row_read_by_every_column_is_not_recomputed():
 def test_a_value_read_before_and_after_a_contraction_closes_no_cycle():
     h = B.tanh(X)
     product = B.dot(h, arg(1, (32, 32)), ((1,), (0,)))
-    plan = fuse(B.add(h, product))
+    plan = fuse(B.add(h, product), h)
     kinds = [k for k, _ in shape_of(plan)]
     assert kinds == ["loop", "contraction"]
     assert shape_of(plan)[0] == ("loop", ["TANH"])
@@ -235,11 +235,60 @@ def test_recomputation_behind_remat_is_marked_late():
     saved = B.sin(X)
     again = B.sin(UOp(Op.REMAT, (X,), 1))
     first = B.dot(saved, arg(1, (32, 32)), ((1,), (0,)))
-    plan = fuse(B.dot(again, first, ((0,), (0,))))
+    plan = fuse(B.dot(again, first, ((0,), (0,))), saved, again)
     late = {g.outputs[0]: g.late for g in plan.groups}
-    assert late[saved] == 0 and late[again] == 1
+    assert late[saved] == (0, 0) and late[again] == (1, 0)
     bodies = [g.body for g in plan.groups if g.kind == "loop"]
     assert len(bodies) == 2 and bodies[0] is bodies[1]
+
+
+def barrier(x: UOp) -> UOp:
+    return UOp(Op.OPTIMIZATION_BARRIER, (x,))
+
+
+def test_a_barrier_ends_a_group():
+    assert shape_of(fuse(B.exp(B.sin(X)))) == [("loop", ["EXP"])]
+    assert shape_of(fuse(B.exp(barrier(B.sin(X))))) == [("loop", ["SIN"]), ("loop", ["EXP"])]
+    folded = B.sum_(barrier(B.exp(X)), [1])
+    assert shape_of(fuse(folded)) == [("loop", ["EXP"]), ("loop", ["REDUCE"])]
+    squared = barrier(B.sum_(B.mul(X, X), [1]))
+    assert shape_of(fuse(B.sqrt(squared))) == [("loop", ["REDUCE"]), ("loop", ["SQRT"])]
+    moved = B.sin(barrier(B.permute(X, (1, 0))))
+    assert shape_of(fuse(moved)) == [("loop", ["PERMUTE"]), ("loop", ["SIN"])]
+
+
+def test_a_barrier_keeps_a_product_and_its_epilogue_apart():
+    x, y = arg(0, (128, 256)), arg(1, (256, 128))
+    product = B.dot(x, y, ((1,), (0,)))
+    assert shape_of(fuse(B.tanh(product))) == [("contraction", ["TANH"])]
+    kinds = [kind for kind, _ in shape_of(fuse(B.tanh(barrier(product))))]
+    assert kinds == ["contraction", "loop"]
+    kinds = [kind for kind, _ in shape_of(fuse(B.dot(barrier(B.exp(x)), y, ((1,), (0,)))))]
+    assert kinds == ["loop", "contraction"]
+
+
+def test_what_reads_a_value_and_the_same_behind_a_barrier_does_not_write_it():
+    x = B.exp(X)
+    plan = fuse(B.add(x, barrier(x)))
+    assert shape_of(plan) == [("loop", ["EXP"]), ("loop", ["ADD"])]
+
+
+def test_equal_loops_on_the_two_sides_of_a_barrier_stay_two():
+    assert shape_of(fuse(B.sin(X), B.cos(X))) == [("loop", ["SIN", "COS"])]
+    assert shape_of(fuse(B.sin(X), B.cos(barrier(X)))) == [("loop", ["SIN"]), ("loop", ["COS"])]
+
+
+def test_a_barrier_keeps_equal_computations_apart():
+    """Without it they are one node; with it both run."""
+    plan = fuse(B.sin(X), B.sin(barrier(X)))
+    assert shape_of(plan) == [("loop", ["SIN"]), ("loop", ["SIN"])]
+
+
+def test_a_barrier_costs_no_copy_and_a_constant_behind_one_no_buffer():
+    assert fuse(barrier(X)).groups == []
+    assert shape_of(fuse(barrier(B.exp(X)))) == [("loop", ["EXP"])]
+    plan = fuse(B.mul(X, B.full(X.shape, barrier(scalar(2.0)))))
+    assert shape_of(plan) == [("loop", ["MUL"])]
 
 
 def test_bases_look_through_what_keeps_the_order_of_elements():

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from tests.lowering.math_builders import Array, Compiled, NumpyMath, by_numpy
+from tinyjax.lowering import irtext
 from tinyjax.lowering.elementary import coefficients
-from tinyjax.lowering.math import DECOMPOSE
+from tinyjax.lowering.irtext import Module
+from tinyjax.lowering.math import DECOMPOSE, decompose
+from tinyjax.lowering.registers import Register, RegisterBuilder
 from tools import fit_polynomials
 
 mp = mpmath.MPContext()
@@ -233,6 +236,18 @@ def test_numpy_and_llvm_give_the_same_bits(name: str, dtype: Any) -> None:
     assert got.dtype == want.dtype == dtype
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(np.signbit(got[got == got]), np.signbit(want[got == got]))
+
+
+def test_many_sines_share_one_reduction_of_huge_arguments() -> None:
+    """Each used to have its own inline: long to compile, and the loop's registers did not do."""
+    module = Module()
+    b = module.function("chain", [("x", irtext.F64)], irtext.F64)
+    x = Register(np.dtype(F64), b.args[0])
+    for op in ("SIN", "COS", "SIN", "SIN"):
+        x = decompose(RegisterBuilder(b), op, [x])
+    b.ret(x.value)
+    text = module.text()
+    assert (text.count("define internal"), text.count("call {")) == (2, 4)
 
 
 def test_the_numpy_fma_rounds_once() -> None:

@@ -122,7 +122,7 @@ def test_concat_selects_by_position_and_guards_its_loads():
         """
         for r0:8 loop, r1:6 loop
           a = (r0 < 4)
-          p0[(r0 * 6) + r1] = where(a, load p1[(r0 * 6) + r1] if a else 0.0, load p2[((r0 * 6) + r1) + -24] if 4 <= r0 else 0.0)
+          p0[(r0 * 6) + r1] = where(a, load p1[(r0 * 6) + r1] if a else 0.0, load p2[((r0 * 6) + r1) - 24] if 4 <= r0 else 0.0)
         """,
     )
     check([B.concat([X, Y, X], 0)], [x, y], np.concatenate([x, y, x]))
@@ -133,7 +133,7 @@ def test_pad_takes_its_fill_as_the_alternative_of_the_load():
         text(B.pad(X, [(1, 2, 0), (0, 0, 1)], scalar(7))),
         """
         for r0:7 loop, r1:11 loop
-          p0[(r0 * 11) + r1] = load p1[((r0 * 6) + (r1 // 2)) + -6] if ((1 <= r0) & (r0 < 5)) & ((r1 % 2) == 0) else 7.0
+          p0[(r0 * 11) + r1] = load p1[((r0 * 6) + (r1 // 2)) - 6] if ((r0 < 5) & (1 <= r0)) & ((r1 % 2) < 1) else 7.0
         """,
     )
     wanted = np.full((7, 11), 7, np.float32)
@@ -195,7 +195,7 @@ def test_prefix_runs_serially_and_backwards_by_its_index():
         text(B.prefix("add", X, 1, True)),
         """
         for r0:4 loop, r1:6 serial
-          p0[((r0 * 6) + (r1 * -1)) + 5] = prefix add[r1:6 serial](load p1[((r0 * 6) + (r1 * -1)) + 5])
+          p0[((r0 * 6) - r1) + 5] = prefix add[r1:6 serial](load p1[((r0 * 6) - r1) + 5])
         """,
     )
     check([B.prefix("add", X, 1, True)], [x], x[:, ::-1].cumsum(1)[:, ::-1])

@@ -46,6 +46,8 @@ class Aval:
 
     def str_short(self) -> str:
         """`f32[8,3]`, as jaxprs print it."""
+        if self is TOKEN:
+            return "token"
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
 
     def __repr__(self) -> str:
@@ -84,6 +86,12 @@ def aval(shape: Shape, dtype: Any, weak_type: bool = False) -> Aval:
     if found is None:
         found = _avals.setdefault(key, Aval(shape, dtype, weak_type))
     return found
+
+
+TOKEN = aval((), dtypes.bool_, True)
+"""What an effect takes from the one before it and hands to the next: the chain of tokens keeps
+effects in order and alive. No user's bool is weakly typed, so this aval is its own mark; lowered it
+is one byte like any other value, and no pass needs to know of it."""
 
 
 def tuple_aval(elts: tuple[Aval, ...]) -> TupleAval:

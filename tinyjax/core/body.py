@@ -7,33 +7,38 @@ memory, nodes of outer traces) becomes further arguments, never constants. `inli
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tinyjax.core.ops import EFFECTS, Op
-from tinyjax.core.uop import Buffer, UOp, Var, param, substitute, toposort, tuple_of
+from tinyjax.core import sites
+from tinyjax.core.ops import Op
+from tinyjax.core.uop import UOp, Var, param, substitute, toposort, tuple_of
 
 _fresh = itertools.count(1)
 
 
 def fresh_id() -> int:
-    """An id no other node has: REMAT and effects use it to stay apart from equal nodes."""
+    """An id no other node has: REMAT and pure callbacks use it to stay apart from equal nodes."""
     return next(_fresh)
 
 
 def close(
-    outputs: Sequence[UOp], variables: Sequence[UOp], keep_memory: bool = False
+    outputs: Sequence[UOp],
+    variables: Sequence[UOp],
+    keep_memory: bool = False,
+    last: Sequence[UOp] = (),
+    table: sites.Table | None = None,
 ) -> tuple[UOp, list[UOp]]:
     """The body computing `outputs` from `variables`, and the captured nodes, its further arguments.
 
-    Parameters are numbered: first `variables` in order, then captures in order of first use.
+    Parameters are numbered: first `variables` in order, then captures in order of first use, then
+    the variables in `last`. What is known of the nodes' sources is entered into `table`.
     A node of outer traces that does not depend on `variables` is captured as a whole, and so is a
     value in memory unless `keep_memory` (bodies of derivative rules keep theirs as leaves).
     """
-    own = frozenset(v.arg for v in variables)
+    own = frozenset(v.arg for v in (*variables, *last))
     mapping: dict[UOp, UOp] = {v: param(i, v.aval) for i, v in enumerate(variables)}
-    captured: list[UOp] = []
     ids = itertools.count(1)
 
     def foreign(n: UOp) -> bool:
@@ -41,24 +46,47 @@ def close(
             return not keep_memory
         return bool(n.free) and own.isdisjoint(n.free)
 
-    for node in _walk_until(outputs, foreign):
+    order = _walk_until(outputs, foreign)
+    captured = [n for n in order if foreign(n)]
+    for i, node in enumerate((*captured, *last)):
+        mapping[node] = param(len(variables) + i, node.aval)
+    for node in order:
         if node in mapping:
-            continue
-        if foreign(node):
-            mapping[node] = param(len(variables) + len(captured), node.aval)
-            captured.append(node)
             continue
         src = tuple(mapping.get(s, s) for s in node.src)
         arg = node.arg
         if node.op is Op.REMAT:
             arg = next(ids)
-        elif node.op in EFFECTS:
+        elif node.op is Op.CALLBACK and arg.pure:
             arg = replace(arg, sequence=next(ids))
         if src == node.src and arg == node.arg:
             mapping[node] = node
         else:
             mapping[node] = UOp(node.op, src, arg)
-    return tuple_of([mapping[o] for o in outputs]), captured
+    body = tuple_of([mapping[o] for o in outputs])
+    own_sites = sites.closed(body, mapping)
+    if table is not None:
+        table.update(own_sites)
+    return body, captured
+
+
+def sources(body: UOp) -> sites.Table:
+    """A source per node of a body, as far as any is known."""
+    return inherited(body.src, body.derived.get(sites.KEY, {}))
+
+
+def inherited(roots: Sequence[UOp], table: Mapping[UOp, Any]) -> sites.Table:
+    """`table` with a source for each node that a node with one reads."""
+    found: dict[UOp, Any] = {}
+    for node in reversed(toposort(roots)) if table else ():
+        source = table.get(node) or found.get(node)
+        if source is None:
+            continue
+        found[node] = source
+        for s in node.operands:
+            if s.src and s not in table:
+                found.setdefault(s, source)
+    return found
 
 
 def reclose(outputs: Sequence[UOp], variables: Sequence[UOp]) -> UOp:
@@ -188,7 +216,7 @@ def _walk_until(roots: Sequence[UOp], stop: Any) -> list[UOp]:
 
 
 def open_body(body: UOp, args: Sequence[UOp]) -> list[UOp]:
-    """The outputs of `body` applied to `args`; REMAT ids and effects become fresh ones.
+    """The outputs of `body` applied to `args`; REMAT ids and pure callbacks become fresh ones.
 
     Cost: one walk over the body.
     """
@@ -200,12 +228,13 @@ def open_body(body: UOp, args: Sequence[UOp]) -> list[UOp]:
         src = tuple(mapping[s] if s in mapping else s for s in node.src)
         if node.op is Op.REMAT:
             mapping[node] = UOp(Op.REMAT, src, fresh_id())
-        elif node.op in EFFECTS:
+        elif node.op is Op.CALLBACK and node.arg.pure:
             mapping[node] = UOp(node.op, src, replace(node.arg, sequence=fresh_id()))
         elif src == node.src:
             mapping[node] = node
         else:
             mapping[node] = _rebuild(node, src)
+    sites.opened(body, mapping)
     return [mapping[o] for o in body.src]
 
 
@@ -230,8 +259,3 @@ def fresh_var(of: Any) -> UOp:
 def params_of(body: UOp) -> dict[int, Any]:
     """Slots the body reads, with their avals."""
     return {n.arg[0]: n.arg[1] for n in toposort(body.src) if n.op is Op.PARAM}
-
-
-def buffers_of(nodes: Sequence[UOp]) -> list[Buffer]:
-    """Values in memory that the nodes mention, in order of first use."""
-    return [n.arg for n in toposort(nodes) if n.op is Op.BUFFER]

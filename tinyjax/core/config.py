@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
+from tinyjax.core.source import api_boundary
+
 F = TypeVar("F", bound=Callable[..., Any])
 Parser = Callable[[Any], Any]
 
@@ -419,6 +421,7 @@ class Config(threading.local):
     _hooks: ClassVar[dict[str, list[Callable[[Any], None]]]] = {}
     _lock: ClassVar[Any] = threading.RLock()
 
+    @api_boundary
     def update(self, name: str, value: Any) -> None:
         """Set an option for every thread; a `with` block that is open somewhere keeps its value.
 

@@ -151,11 +151,6 @@ class KeyDType:
             found = cls._interned.setdefault(impl, found)
         return found
 
-    @property
-    def key_size(self) -> int:
-        """Words of uint32 per key (every implementation has one axis of them)."""
-        return math.prod(self.key_shape)
-
     def __repr__(self) -> str:
         return self.name
 
@@ -627,17 +622,6 @@ def to_complex_dtype(dtype: Any) -> np.dtype[Any]:
     return complex128 if to_inexact_dtype(dtype) in (float64, complex128) else complex64
 
 
-def to_numeric_dtype(dtype: Any) -> Any:
-    """int32 for bool, which has no arithmetic; the others unchanged."""
-    dtype = _as_numpy_dtype(dtype)
-    return int32 if dtype == bool_ else dtype
-
-
-def to_tangent_dtype(dtype: Any) -> Any:
-    """The dtype of tangents: itself if inexact, else float0."""
-    return dtype if dtype in _INEXACT else float0
-
-
 def scalar_type_of(dtype: Any) -> type:
     """bool, int, float or complex: the Python type of one element."""
     if dtype in _FLOATS:
@@ -682,12 +666,6 @@ def _dtype_or_dtype_of(x: Any) -> Any:
     """Where NumPy also takes an array for its dtype."""
     is_array = not isinstance(x, (type, np.dtype)) and hasattr(x, "shape")
     return _as_numpy_dtype(x.dtype if is_array else x)
-
-
-def supports_inf(dtype: Any) -> bool:
-    """Whether the float dtype has infinities; the `fn` and `fnuz` ones and e8m0 do not."""
-    dtype = as_dtype(dtype)
-    return dtype in _INEXACT and _has_inf(dtype)
 
 
 @functools.cache

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, ClassVar, TypeVar
 
-from tinyjax.core.source import Site, call_site, locate, operand_texts, user_frame
+from tinyjax.core.source import Site, call_site, operand_texts, user_frame
+from tinyjax.core.source import user_line as user_line
 
 E = TypeVar("E", bound=Exception)
 
@@ -213,10 +214,15 @@ class InvariantError(AssertionError):
     """One of our own invariants broke. The message names the pass; please report it."""
 
 
+class KernelBoundsError(InvariantError):
+    """A kernel was about to read or write outside of a buffer (hardened mode)."""
+
+
 publish(
     ShapeError, BroadcastError, DotShapeError, ReshapeError, ConcatenateError, DtypeError,
     LeafTypeError, AxisError, AxisSizeError, AxesPrefixError, GradTypeError, CustomRuleError,
     CarryTypeError, StaticArgumentError, DonationError, ConfigError, IndexTypeError, InvariantError,
+    KernelBoundsError,
 )  # fmt: skip
 
 
@@ -249,6 +255,14 @@ def make_error(
     if fix:
         lines.append(f"  {fix}")
     return cls("\n".join([line for line in lines if line]))
+
+
+def deleted(of: Any) -> DonationError:
+    """For the use of an array whose memory is gone."""
+    return DonationError(
+        f"Array has been deleted with shape={of.str_short()}: it was donated to a jitted function "
+        "or `.delete()` was called.\n  Use the function's result, or call it with a copy."
+    )
 
 
 def operand_line(operands: Mapping[str, Any], site: Site | None = None) -> str:
@@ -323,12 +337,3 @@ def describe_tracer(tracer: Any) -> str:
         return str(tracer)
     name = getattr(dtype, "name", dtype)
     return f"traced array with shape {name}[{','.join(map(str, shape))}]"
-
-
-def user_line(site: Site | None) -> str:
-    """`  at train.py:31 in layer:  h = params['w1'] @ x`; empty if no user code is running."""
-    if site is None:
-        return ""
-    location = locate(site)
-    text = location.source_line()
-    return f"  at {location}:  {text}" if text else f"  at {location}"

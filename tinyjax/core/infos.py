@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ class CallInfo:
 
     `kind`: jit, function, checkpoint, custom_jvp, custom_vjp, composite, named. `rule` is the
     identity of user-given derivative rules (custom kinds, `function(grad_fxn=)`); it is erased
-    when the call is lowered. `policy` says what a checkpoint keeps.
+    when the call is lowered. `policy` says what a checkpoint keeps; `repeat` is a body that its
+    transposition applies to the last so many operands: the prints of the recomputation.
     """
 
     kind: str
@@ -27,6 +28,7 @@ class CallInfo:
     policy: Callable[..., Any] | None = None
     rule: Any = None
     params: tuple[Any, ...] = ()
+    repeat: tuple[Any, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +101,45 @@ class ScatterInfo:
     unique_indices: bool = False
 
 
+class Backward:
+    """A backward body that is made when it is known which cotangents are zero.
+
+    `make(zero)` returns a closed body `(*residuals, *nonzero cotangents) -> cotangents of the tangent
+    inputs`, given for each output whether its cotangent is zero. Made once per pattern.
+    """
+
+    def __init__(self, make: Callable[[tuple[bool, ...]], Any]) -> None:
+        self._make = make
+        self._made: dict[tuple[bool, ...], Any] = {}
+
+    def body(self, zero: tuple[bool, ...]) -> Any:
+        """The body for this pattern."""
+        if zero not in self._made:
+            self._made[zero] = self._make(zero)
+        return self._made[zero]
+
+
+def each_backward(backward: Any, change: Callable[[Any, tuple[bool, ...]], Any]) -> Any:
+    """A backward body, or each that a `Backward` makes, changed: `change(body, zero cotangents)`."""
+    if isinstance(backward, Backward):
+        return Backward(lambda zero: change(backward.body(zero), zero))
+    return None if backward is None else change(backward, ())
+
+
+def nonzero(items: Sequence[Any], zero: tuple[bool, ...]) -> list[Any]:
+    """Those whose cotangents a backward body takes: all, unless it was made for a pattern."""
+    return (
+        [x for x, is_zero in zip(items, zero, strict=True) if not is_zero] if zero else list(items)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class CustomLinInfo:
     """A linear map known only by its transpose (`custom_vjp`).
 
     `backward` is a closed body `(*residuals, *cotangents of the outputs) -> cotangents of the
-    tangent inputs`; `out` are the avals of the outputs; `name` is the user's function, for errors.
+    tangent inputs`, or a `Backward` that makes one for the cotangents that are not zero (None: reverse
+    mode is an error); `out` are the avals of the outputs; `name` is the user's function, for errors.
     `forward`, if the user gave a jvp rule too, is a closed body `(*residuals, *tangents) ->
     tangents of the outputs`: what forward mode and evaluation use.
     """
@@ -129,19 +164,36 @@ class HostCallInfo:
 
 @dataclass(frozen=True, slots=True)
 class CallbackInfo:
-    """A Python callback. `sequence` keeps two equal calls apart and orders them."""
+    """A Python callback of ndarrays.
+
+    `kind`: "pure" (may run any number of times; `sequence` keeps two equal calls apart), "io" or
+    "debug" (an effect: the last operand and the last result are tokens, the rest as stated).
+    `vectorized` says how vmap calls a pure one. `levels` are the vmaps an effect is under, innermost
+    first: per level which operands have its axis, and its size; examples are called one by one.
+    """
 
     callback: Callable[..., Any]
     out: tuple[Any, ...]
+    kind: str = "pure"
     sequence: int = 0
     ordered: bool = False
-    pure: bool = False
     vectorized: str = "sequential"
+    levels: tuple[tuple[tuple[bool, ...], int], ...] = ()
+
+    @property
+    def pure(self) -> bool:
+        """Whether it is no effect."""
+        return self.kind == "pure"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckInfo:
-    """A runtime check: raises `message` when the condition does not hold."""
+    """A runtime check of `(condition, *values, token) -> token`.
+
+    Raises `message` when the condition does not hold, formatted with the values (a tree of
+    positional and keyword arguments). A `debug` check counts only where errors are made values.
+    """
 
     message: str
-    sequence: int = 0
+    tree: Any = None
+    debug: bool = False

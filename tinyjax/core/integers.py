@@ -7,31 +7,23 @@
 Every function takes any int64 (or bool) scalar nodes and returns *the* canonical node, in about
 10 us; two equal expressions are one object wherever the algebra (core/algebra.py) can tell.
 `simplify` does the same to an expression built by whatever means, in one walk; `simplify_index`
-under the condition that guards it; `guarded_extent` says how many iterations of a loop matter.
+under the condition that guards it; `guarded_span` says which iterations of a loop matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tinyjax.core.algebra import (
-    FALSE,
-    PLAIN,
-    TRUE,
-    Algebra,
-    Form,
-    chain,
-    int_value,
-    integer,
-    order,
-)
-from tinyjax.core.intervals import INT64, Span
+from tinyjax.core.algebra import PLAIN, Algebra
+from tinyjax.core.conditions import chain
+from tinyjax.core.facts import FALSE, TRUE, Form, int_value, integer, order
+from tinyjax.core.intervals import INT64, Span, hull
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp
+from tinyjax.core.uop import UOp, toposort
 
 __all__ = [
     "FALSE", "PLAIN", "TRUE", "Algebra", "Form", "add", "and_", "assume", "bounds", "eq",
-    "from_linear", "ge", "gt", "guarded_extent", "idiv", "index", "int_value", "integer", "le",
+    "from_linear", "ge", "gt", "guarded_span", "idiv", "index", "int_value", "integer", "le",
     "linear", "lt", "max_", "min_", "mod", "mul", "ne", "neg", "not_", "or_", "simplify",
     "simplify_gated", "simplify_index", "simplify_valid", "sub", "where",
 ]  # fmt: skip
@@ -171,11 +163,23 @@ def simplify_valid(valid: UOp) -> UOp:
         return parts[0]
     parts.sort(key=lambda c: (-sum(len(PLAIN.linear(s)[1]) for s in c.src if s.aval.dtype == INT64),
                               order(c)))  # fmt: skip
+    about = [_about(c) for c in parts]
     for i in range(len(parts)):
-        others = [c for j, c in enumerate(parts) if j != i and c is not TRUE]
+        others = [c for j, c in enumerate(parts)
+                  if about[j][0] != about[i][0] and about[j][1] & about[i][1] and c is not TRUE]  # fmt: skip
         if others and parts[i] is not TRUE:
             parts[i] = PLAIN.canonical(assume(*others).canonical(parts[i]))
     return PLAIN.junction(Op.AND, parts)
+
+
+def _about(condition: UOp) -> tuple[object, frozenset[UOp]]:
+    """The sum that a condition bounds, and the ranges and loads in it.
+
+    Conditions on one sum are one span already, and those that share nothing imply nothing.
+    """
+    leaves = frozenset(n for n in toposort([condition]) if n.op in (Op.RANGE, Op.LOAD, Op.PARAM))
+    sums = [PLAIN.linear(s)[1] for s in condition.src if s.aval.dtype == INT64]
+    return tuple(s for s in sums if s) or condition, leaves
 
 
 def simplify_index(node: UOp, valid: UOp | None = None) -> UOp:
@@ -184,6 +188,9 @@ def simplify_index(node: UOp, valid: UOp | None = None) -> UOp:
     node = PLAIN.canonical(node)
     if valid is None or valid.op is Op.CONST:
         return node
+    if node.aval.dtype == INT64 and all(n.op is Op.RANGE for n, _ in PLAIN.linear(node)[1]):
+        if all(c.op is not Op.CMPEQ for c in chain(valid, Op.AND)):
+            return node  # only a range that has one value could still vanish
     return PLAIN.canonical(assume(valid).canonical(node))
 
 
@@ -197,22 +204,23 @@ def simplify_gated(node: UOp, valid: UOp | None) -> tuple[UOp, UOp | None]:
     return simplify_index(node, valid), valid
 
 
-def guarded_extent(loop: UOp, uses: Iterable[UOp | None]) -> int:
-    """How many iterations of a RANGE matter when each use of it is behind a condition.
+def guarded_span(loop: UOp, uses: Iterable[UOp | None]) -> Span:
+    """First and last iteration of a RANGE that matter when each use of it is behind a condition.
 
-    `uses` are the conditions, None for an unguarded use. The result lies between 1 and the
-    loop's extent (a loop that is used nowhere keeps its extent). What a loop does in the
-    iterations dropped must have no other effect than its guarded uses.
+    `uses` are the conditions, None for an unguarded use. A loop that is used nowhere keeps its
+    iterations, one that never matters keeps the first. What a loop does in the iterations dropped
+    must have no other effect than its guarded uses.
     """
-    extent = PLAIN.bounds(loop)[1] + 1
-    needed = 0
+    whole = PLAIN.bounds(loop)
+    found: Span | None = None
     used = False
     for condition in uses:
         used = True
         if condition is None:
-            return extent
+            return whole
         condition = PLAIN.canonical(condition)
-        if condition is FALSE:
-            continue
-        needed = max(needed, min(extent, assume(condition).bounds(loop)[1] + 1))
-    return max(needed, 1) if used else extent
+        if condition is not FALSE:
+            low, high = assume(condition).bounds(loop)
+            low, high = max(low, whole[0]), min(high, whole[1])
+            found = (low, high) if found is None else hull(found, (low, high))
+    return (found or (0, 0)) if used else whole

@@ -175,8 +175,8 @@ class Op(Enum):
 
     # --- the outside world ------------------------------------------------------------------------
     HOST_CALL = ("library routine on the host (LAPACK); arg = HostCallInfo", J, ANY_ARITY)
-    CALLBACK = ("Python callback; arg = CallbackInfo with a sequence number", J, ANY_ARITY)
-    CHECK = ("raise when src[0] is false; arg = CheckInfo", J, ANY_ARITY)
+    CALLBACK = ("Python callback; an effect takes and gives a token; arg = CallbackInfo", J, -1)
+    CHECK = ("src = (condition, *values, token): raise when it is false; arg = CheckInfo", J, -1)
     KERNEL = ("kernel written by the user; arg = KernelInfo", J, ANY_ARITY)
 
     # --- collectives over named axes -----------------------------------------------------------------
@@ -235,7 +235,6 @@ IDENTITIES = frozenset(
 )
 # Ops whose leading sources are closed bodies, with how many of them there are.
 BODIES = frozenset({Op.CALL, Op.SCAN, Op.WHILE, Op.COND})
-EFFECTS = frozenset({Op.CALLBACK, Op.CHECK})
 
 
 def num_bodies(op: Op, arg: object) -> int:

@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import dtypes
-from tinyjax.core.avals import Aval, TupleAval
+from tinyjax.core.avals import TOKEN, Aval, TupleAval
+from tinyjax.core.body import sources as body_sources
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.source import Location, describe_source, locate
 from tinyjax.core.uop import UOp, const_value, toposort
@@ -39,7 +40,7 @@ LINE = 100
 """Equations and bodies longer than this are broken."""
 
 Sites = Mapping[UOp, Any]
-"""Node -> site, (site, name stack), or text."""
+"""Node -> site, (site, name stack), or text. Bodies inside have tables of their own."""
 
 
 # --- small texts ----------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ def aval_text(of: Any) -> str:
     """`f32[8,3]`, `f32[]{weak}`"""
     if isinstance(of, TupleAval):
         return "(" + ", ".join(aval_text(a) for a in of.elts) + ")"
-    return str(of.str_short()) + ("{weak}" if of.weak_type else "")
+    return str(of.str_short()) + ("{weak}" if of.weak_type and of is not TOKEN else "")
 
 
 def literal_text(node: UOp, typed: bool) -> str:
@@ -126,12 +127,17 @@ def info_fields(n: UOp) -> Fields:
     return changed_fields(n.arg, ("kind", "out"))
 
 
+def callback_fields(n: UOp) -> Fields:
+    return changed_fields(n.arg, ("out", "sequence"))
+
+
 def nothing(n: UOp) -> Fields:
     """What the type of the result says, or what the op's name does."""
     return []
 
 
 FIELDS: dict[Op, Callable[[UOp], Fields]] = {
+    Op.CALLBACK: callback_fields,
     Op.IOTA: named("", "axis"),
     Op.CAST: nothing,
     Op.BITCAST: nothing,
@@ -361,7 +367,7 @@ def body_name(body: UOp, users: Sequence[UOp], taken: set[str]) -> str:
     name = (
         (user.arg.name or user.arg.kind) if user.op is Op.CALL else f"{user.op.name.lower()}_body"
     )
-    name = "".join(ch if ch.isalnum() or ch == "_" else "_" for ch in name) or "body"
+    name = "".join(ch if ch.isalnum() else "_" for ch in name).strip("_") or "body"
     unique, i = name, 1
     while unique in taken:
         unique, i = f"{name}_{i}", i + 1
@@ -395,6 +401,7 @@ def print_graph(roots: Sequence[UOp], inputs: Inputs = 0, sites: Sites | None = 
     top: list[str] = []
     for body, users in body_uses(root).items():
         places = sum(u.bodies.count(body) for u in users)
+        printer.sites = body_sources(body) if sites else {}
         lines = printer.body(body.src, inner_inputs(users[0], body))
         if places > 1:
             name = body_name(body, users, taken)
@@ -404,6 +411,7 @@ def print_graph(roots: Sequence[UOp], inputs: Inputs = 0, sites: Sites | None = 
             texts[body] = [name]
         else:
             texts[body] = with_sites(lines)
+    printer.sites = sites or {}
     return "\n".join(top + with_sites(printer.body(root.src, input_avals(inputs))))
 
 
@@ -496,6 +504,12 @@ def html_lines(body: _Body) -> str:
         if i in body.sites:
             site = body.sites[i]
             link, words = site_link(site), html.escape(site_text(site))
-            text += f"  <a href='{html.escape(link)}'># {words}</a>" if link else f"  # {words}"
+            style = "color:inherit;text-decoration:none"
+            words = (
+                f"<a style='{style}' href='{html.escape(link)}'># {words}</a>"
+                if link
+                else (f"# {words}")
+            )
+            text += f"  <span style='opacity:0.6'>{words}</span>"
         out.append(text)
-    return "<pre style='line-height:1.3'>" + "\n".join(out) + "</pre>"
+    return "<pre style='line-height:1.3;overflow-x:auto'>" + "\n".join(out) + "</pre>"

@@ -21,8 +21,8 @@ Per table and op, the patterns are turned into one Python function when the firs
 met (nothing is compiled at import): about 0.3 us for a node on which no rule fits.
 
 A replacement that leads back to the node it replaces is an endless rewrite; `RewriteLoopError`
-names the last rules applied. `with record_rewrites() as log:` keeps every rewrite for people to
-read, `with counting() as counts:` what tests bound.
+names the last rules applied. core/record.py keeps every rewrite for people to read, and counts for
+tests to bound.
 
 Cost: linear in nodes and rewrites. Reference for bottom-up rewriting with memo: Visser, "Stratego"
 (2001), strategy `bottomup`; the table-of-rules style is tinygrad's.
@@ -30,14 +30,10 @@ Cost: linear in nodes and rewrites. Reference for bottom-up rewriting with memo:
 
 from __future__ import annotations
 
-import html
 import inspect
 import itertools
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -45,6 +41,7 @@ import numpy as np
 from tinyjax.core.errors import InvariantError
 from tinyjax.core.kernel_text import expression
 from tinyjax.core.ops import BODIES, Op
+from tinyjax.core.record import Step, note_walk, recording
 from tinyjax.core.source import GENERATED
 from tinyjax.core.uop import UOp, const_value, get
 
@@ -301,18 +298,28 @@ def unordered(pattern: Pattern) -> list[Pattern]:
     return [pattern, *inner] if pattern.any_order else inner
 
 
+def argument_names(f: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of a function's positional parameters. (`inspect.signature` takes a millisecond.)"""
+    code = f.__code__
+    return tuple(code.co_varnames[: code.co_argcount])
+
+
 def parameters(f: Callable[..., Any], rule: str, bound: dict[str, str]) -> str:
     """The arguments of a call of `f`: what the pattern bound, by parameter name; `ctx` is the
     context."""
-    names = []
-    for p in inspect.signature(f).parameters.values():
-        if p.name == "ctx":
-            names.append("ctx")
-        elif p.name in bound:
-            names.append(bound[p.name])
-        elif p.default is inspect.Parameter.empty:
-            raise TypeError(f"rule {rule}: its pattern binds no {p.name!r}, only {sorted(bound)}")
-    return ", ".join(names)
+    names = argument_names(f)
+    required = len(names) - len(f.__defaults__ or ())
+    given = []
+    for i, name in enumerate(names):
+        if name == "ctx":
+            given.append("ctx")
+        elif name in bound:
+            given.append(bound[name])
+        elif i < required:
+            raise TypeError(f"rule {rule}: its pattern binds no {name!r}, only {sorted(bound)}")
+        else:
+            break
+    return ", ".join(given)
 
 
 def compile_matcher(table: str, op: Op, rules: Sequence[Rule]) -> tuple[Matcher, str]:
@@ -344,121 +351,6 @@ def compile_matcher(table: str, op: Op, rules: Sequence[Rule]) -> tuple[Matcher,
 # --- the driver -----------------------------------------------------------------------------------
 
 
-@dataclass
-class Counts:
-    """What the walks of a thread did: walks, nodes offered to rules, rewrites."""
-
-    walks: int = 0
-    nodes: int = 0
-    rewrites: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One rewrite, as nodes; texts are made when read."""
-
-    pass_name: str
-    rule: str
-    before: UOp
-    after: UOp
-
-    def __str__(self) -> str:
-        return f"{self.rule}\n  - {expression(self.before)}\n  + {expression(self.after)}"
-
-
-@dataclass
-class RewriteLog:
-    """Every rewrite while it was open, in order; iterates as (pass, rule, before, after)."""
-
-    steps: list[Step] = field(default_factory=list)
-    passes: list[tuple[str, int, int, int]] = field(default_factory=list)
-    """(name, index of its first step, nodes offered, rewrites) of each walk."""
-
-    def __iter__(self) -> Iterator[tuple[str, str, UOp, UOp]]:
-        return iter((s.pass_name, s.rule, s.before, s.after) for s in self.steps)
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __str__(self) -> str:
-        blocks = []
-        for name, first, nodes, rewrites in self.passes:
-            lines = [f"pass {name}: {nodes} nodes, {rewrites} rewrites"]
-            for step in self.steps[first : first + rewrites]:
-                lines += ["  " + line for line in str(step).splitlines()]
-            blocks.append("\n".join(lines))
-        return "\n\n".join(blocks)
-
-    def html(self, title: str = "tinyjax rewrites") -> str:
-        """One static page: passes fold, each rewrite shows before and after. No outside assets."""
-        parts = []
-        for name, first, nodes, rewrites in self.passes:
-            rows = []
-            for i, s in enumerate(self.steps[first : first + rewrites], 1):
-                rows.append(
-                    f"<tr><td>{i}</td><th>{html.escape(s.rule)}</th>"
-                    f"<td><code class='b'>{html.escape(expression(s.before))}</code><br>"
-                    f"<code class='a'>{html.escape(expression(s.after))}</code></td></tr>"
-                )
-            head = f"{html.escape(name)}: {nodes} nodes, {rewrites} rewrites"
-            parts.append(
-                f"<details{' open' if len(self.passes) == 1 else ''}><summary>{head}</summary>"
-                f"<table>{''.join(rows)}</table></details>"
-            )
-        return PAGE.format(title=html.escape(title), body="\n".join(parts))
-
-    def save(self, path: str | Path) -> None:
-        """Write `html()` to a file."""
-        Path(path).write_text(self.html(), encoding="utf-8")
-
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ font: 14px/1.4 sans-serif; margin: 2em; }}
-summary {{ cursor: pointer; font-weight: bold; }}
-table {{ border-collapse: collapse; margin: .5em 0 1em 1em; }}
-td, th {{ border-top: 1px solid #ddd; padding: .3em .6em; text-align: left; vertical-align: top; }}
-code.b {{ color: #a00; }} code.a {{ color: #070; }}
-</style></head><body><h1>{title}</h1>
-{body}
-</body></html>
-"""
-
-
-class _Watchers(threading.local):
-    """Open logs and counters of this thread."""
-
-    def __init__(self) -> None:
-        self.logs: list[RewriteLog] = []
-        self.counts: list[Counts] = []
-
-
-_watchers = _Watchers()
-
-
-@contextmanager
-def record_rewrites() -> Iterator[RewriteLog]:
-    """Keep every rewrite of this thread: `with record_rewrites() as log: ...; print(log)`."""
-    log = RewriteLog()
-    _watchers.logs.append(log)
-    try:
-        yield log
-    finally:
-        _watchers.logs.remove(log)
-
-
-@contextmanager
-def counting() -> Iterator[Counts]:
-    """Count the walks, nodes and rewrites of this thread."""
-    counts = Counts()
-    _watchers.counts.append(counts)
-    try:
-        yield counts
-    finally:
-        _watchers.counts[:] = [c for c in _watchers.counts if c is not counts]
-
-
 def rebuilt(node: UOp, src: tuple[UOp, ...]) -> UOp:
     """The same op over other sources; reading a result of a TUPLE folds at once."""
     if node.op is Op.GETTUPLE and src[0].op is Op.TUPLE:
@@ -473,7 +365,7 @@ class _Walk:
         self.rules, self.name, self.ctx, self.bodies = rules, name, ctx, bodies
         self.done: dict[UOp, UOp] = {}
         self.last: list[str] = []
-        self.steps: list[Step] | None = [] if _watchers.logs else None
+        self.steps: list[Step] | None = [] if recording() else None
         self.nodes = self.rewrites = 0
 
     def run(self, root: UOp) -> UOp:
@@ -559,20 +451,18 @@ def rewrite(
     pass_name: str = "",
     ctx: Any = None,
     bodies: bool = False,
+    memo: dict[UOp, UOp] | None = None,
 ) -> list[UOp]:
     """`roots` rewritten by `rules` in one bottom-up walk.
 
     `ctx` is passed to rules with a parameter of that name. Bodies of calls and loops are left alone
-    unless `bodies`. Raises: `RewriteLoopError` naming the last rules, when rules undo each other.
+    unless `bodies`. `memo` maps nodes to their final form; it is read and filled.
+    Raises: `RewriteLoopError` naming the last rules, when rules undo each other.
     """
     walk = _Walk(rules, pass_name or rules.name, ctx, bodies)
+    if memo is not None:
+        walk.done = memo
     try:
         return [walk.run(r) for r in roots]
     finally:
-        for counts in _watchers.counts:
-            counts.walks += 1
-            counts.nodes += walk.nodes
-            counts.rewrites += walk.rewrites
-        for log in _watchers.logs:
-            log.passes.append((walk.name, len(log.steps), walk.nodes, walk.rewrites))
-            log.steps += walk.steps or ()
+        note_walk(walk.name, walk.nodes, walk.rewrites, walk.steps)

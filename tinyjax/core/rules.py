@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import dtypes
-from tinyjax.core.avals import Aval, TupleAval, aval, tuple_aval
+from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval, tuple_aval
+from tinyjax.core.errors import make_error
 from tinyjax.core.ops import COMPARISONS, ELEMENTWISE, Op
 from tinyjax.core.uop import RULES, UOp
 
@@ -34,11 +35,11 @@ def rule(*ops: Op) -> Callable[[Callable[[UOp], Any]], Callable[[UOp], Any]]:
 
 
 def fail(node: UOp, why: str) -> TypeError:
-    """The error for operands that do not fit."""
+    """The error for operands that do not fit, with the user's line."""
     kinds = ", ".join(
         s.aval.str_short() if isinstance(s.aval, Aval) else repr(s.aval) for s in node.operands
     )
-    return TypeError(f"{node.op.name.lower()} got {kinds}: {why}")
+    return make_error(TypeError, f"{node.op.name.lower()}: {why}; got {kinds}")
 
 
 # --- leaves ------------------------------------------------------------------------------------
@@ -86,6 +87,10 @@ FLOAT_ONLY = frozenset(
         "NEXTAFTER POW REDUCE_PRECISION"
     ).split()
 )
+NOT_COMPLEX = frozenset(
+    Op[name]
+    for name in ("FLOOR CEIL ROUND TRUNC CBRT ERF ERFC ERFINV LGAMMA DIGAMMA NEXTAFTER REM").split()
+)
 BITS_ONLY = frozenset({Op.AND, Op.OR, Op.XOR, Op.NOT})
 INTEGER_ONLY = frozenset({Op.SHL, Op.SHRL, Op.SHRA, Op.POPCOUNT, Op.CLZ, Op.IDIV, Op.MOD})
 
@@ -108,6 +113,8 @@ def elementwise_rule(n: UOp) -> Aval:
         raise fail(n, "typed keys have no arithmetic; use random.split, fold_in or key_data")
     if op in FLOAT_ONLY and not dtypes.is_inexact(dtype):
         raise fail(n, "needs a floating dtype")
+    if op in NOT_COMPLEX and dtypes.is_complex(dtype):
+        raise fail(n, "does not accept complex numbers")
     if op in BITS_ONLY and not (dtype == BOOL or dtypes.is_integer(dtype)):
         raise fail(n, "needs an integer or bool dtype")
     if op in INTEGER_ONLY and not dtypes.is_integer(dtype):
@@ -420,14 +427,27 @@ def cond_rule(n: UOp) -> TupleAval:
     return first  # type: ignore[no-any-return]
 
 
-@rule(Op.CUSTOM_LIN, Op.HOST_CALL, Op.CALLBACK)
+@rule(Op.CUSTOM_LIN, Op.HOST_CALL)
 def stated_rule(n: UOp) -> TupleAval:
     return tuple_aval(n.arg.out)
 
 
+@rule(Op.CALLBACK)
+def callback_rule(n: UOp) -> TupleAval:
+    return tuple_aval(n.arg.out if n.arg.pure else (*n.arg.out, token_aval(n)))
+
+
 @rule(Op.CHECK)
 def check_rule(n: UOp) -> TupleAval:
-    return tuple_aval(())
+    return tuple_aval((token_aval(n),))
+
+
+def token_aval(n: UOp) -> Aval:
+    """That of the token an effect takes and gives: TOKEN, after lowering an ordinary bool."""
+    of: Aval | None = n.src[-1].aval if n.src else None
+    if of is None or of.strip_weak_type() is not TOKEN.strip_weak_type():
+        raise fail(n, "an effect takes the token of the one before it last")
+    return of
 
 
 @rule(Op.KERNEL)

@@ -17,18 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from tinyjax.core.avals import Aval, TupleAval, aval
-from tinyjax.core.ops import BODIES, EFFECTS, Op, num_bodies
+from tinyjax.core import sites
+from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval
+from tinyjax.core.ops import BODIES, Op, num_bodies
 
 
 class Var:
     """Identity of one open variable.
 
     `bound` is the node this variable stands for (grad, jvp, linearize) or None (jit, vmap, scan).
-    `trace` owns it (see interpreters/trace.py) and `path` names the argument for errors.
+    `trace` owns it (see interpreters/trace.py) and `path` names the argument for errors. One that
+    is not differentiable itself may stand for what depends on the differentiable ones `outer`.
     """
 
-    __slots__ = ("aval", "bound", "differentiable", "path", "trace")
+    __slots__ = ("aval", "bound", "differentiable", "outer", "path", "trace")
 
     def __init__(
         self,
@@ -37,9 +39,10 @@ class Var:
         path: str = "",
         bound: UOp | None = None,
         differentiable: bool = False,
+        outer: frozenset[Var] = frozenset(),
     ) -> None:
         self.aval, self.trace, self.path = aval, trace, path
-        self.bound, self.differentiable = bound, differentiable
+        self.bound, self.differentiable, self.outer = bound, differentiable, outer
 
 
 class Buffer:
@@ -90,15 +93,14 @@ def union(a: Free, b: Free) -> Free:
 
 
 class UOp:
-    """One node. Fields: `op`, `src`, `arg`; derived: `aval`, `free`, `effects`.
+    """One node. Fields: `op`, `src`, `arg`; derived: `aval`, `free`.
 
     `derived` belongs to closed bodies: transformed versions by (transformation, parameters).
-    `_fact` belongs to core/algebra.py and is unset until asked for.
+    `_fact` belongs to core/facts.py and is unset until asked for.
     """
 
     __slots__ = (
-        "__weakref__", "_active", "_derived", "_fact", "arg", "aval", "effects", "free", "op",
-        "src",
+        "__weakref__", "_active", "_derived", "_fact", "arg", "aval", "free", "op", "src",
     )  # fmt: skip
 
     op: Op
@@ -106,7 +108,6 @@ class UOp:
     arg: Any
     aval: Any  # Aval, or TupleAval for nodes with several results
     free: Free
-    effects: bool
     _active: Any
     _derived: dict[Hashable, Any] | None
     _fact: Any
@@ -121,15 +122,12 @@ class UOp:
         node = object.__new__(cls)
         node.op, node.src, node.arg = op, src, arg
         free: Free = NO_VARS
-        effects = op in EFFECTS
         for s in src:
             if s.free is not free:
                 free = union(free, s.free)
-            if s.effects:
-                effects = True
         if op is Op.VAR:
             free = frozenset((arg,))  # type: ignore[arg-type]
-        node.free, node.effects = free, effects
+        node.free = free
         node._active = node._derived = None
         node.aval = RULES[op](node)
         with _lock:
@@ -247,6 +245,17 @@ def results(node: UOp) -> list[UOp]:
     return [get(node, i) for i in range(len(node.aval.elts))]
 
 
+def token_of(nodes: Sequence[UOp]) -> int | None:
+    """Where among operands, parameters or results the token is; None if there is no effect.
+
+    Bodies, calls and loops with effects take one token and give one.
+    """
+    for i, n in enumerate(nodes):
+        if n.aval is TOKEN:
+            return i
+    return None
+
+
 def toposort(
     roots: Iterable[UOp], keep: Callable[[UOp], bool] | None = None, bodies: bool = False
 ) -> list[UOp]:
@@ -282,7 +291,11 @@ def substitute(roots: Sequence[UOp], mapping: dict[UOp, UOp]) -> list[UOp]:
     for node in toposort(roots, keep=lambda n: n not in done):
         src = node.src
         new = tuple(done.get(s, s) for s in src)
-        done[node] = node if new == src else UOp(node.op, new, node.arg)
+        if new == src:
+            done[node] = node
+        else:
+            done[node] = UOp(node.op, new, node.arg)
+            sites.rewritten(done[node], node)
     return [done[r] for r in roots]
 
 
@@ -311,7 +324,7 @@ def active(node: UOp) -> frozenset[Any]:
         if isinstance(of, Aval) and not is_inexact(of.dtype):
             pass
         elif n.op is Op.VAR:
-            found = frozenset((n.arg,)) if n.arg.differentiable else NO_VARS
+            found = frozenset((n.arg,)) if n.arg.differentiable else n.arg.outer
             if not found and n.arg.bound is not None:
                 found = active(n.arg.bound)
         elif n.op is Op.PARAM:

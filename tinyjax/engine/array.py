@@ -23,11 +23,13 @@ from tinyjax.core.errors import (
     TracerBoolConversionError,
     TracerIntegerConversionError,
     UnexpectedTracerError,
+    deleted,
     user_line,
 )
 from tinyjax.core.ops import Op
-from tinyjax.core.source import call_site
-from tinyjax.core.uop import NO_VARS, Buffer, UOp
+from tinyjax.core.sites import origin
+from tinyjax.core.source import api_boundary, call_site
+from tinyjax.core.uop import NO_VARS, Buffer, UOp, toposort
 from tinyjax.interpreters.trace import differentiated, escaped, state, unbound, value_of
 
 
@@ -35,7 +37,7 @@ def buffer_node(buffer: Buffer) -> UOp:
     """The leaf for a buffer. Not interned: an Array keeps its own, so one buffer has one leaf."""
     node = object.__new__(UOp)
     node.op, node.src, node.arg = Op.BUFFER, (), buffer
-    node.aval, node.free, node.effects = buffer.aval, NO_VARS, False
+    node.aval, node.free = buffer.aval, NO_VARS
     node._active = node._derived = None
     return node
 
@@ -44,10 +46,13 @@ def refuse_escaped(node: UOp) -> None:
     """Raise if the node depends on a variable of a jit-like trace that has ended."""
     gone = escaped(node)
     if gone is not None:
+        found = [s for s in map(origin, toposort([node])) if s is not None]
+        line = user_line(found[-1][0]) if found else ""
         raise UnexpectedTracerError(
             f"Encountered an unexpected tracer: {node.aval.str_short()} escaped from "
             f"{gone.trace.describe()}, where it depends on argument {gone.path or 'unnamed'}.\n"
-            "  A traced function must return what it computes; saving a value in a global, an "
+            + (f"  made {line.lstrip()}\n" if line else "")
+            + "  A traced function must return what it computes; saving a value in a global, an "
             "attribute or a closure keeps an array that has no value."
         )
 
@@ -246,11 +251,7 @@ class Array:
         """The value, if Python may have it; typed keys give their uint32 data."""
         if self._buffer is not None:
             if self._buffer.deleted:
-                raise RuntimeError(
-                    f"Array has been deleted with shape={self.aval.str_short()}: it was donated to "
-                    "a jitted function or `.delete()` was called. Use the function's result, or "
-                    "call it with a copy."
-                )
+                raise deleted(self.aval)
             return self._buffer.value
         self._look(ConcretizationTypeError)
         return value_of(self.node)
@@ -293,6 +294,7 @@ class Array:
         path = f" argument {var.path}" if var.path else " an argument"
         return f"  It depends on{path} of {var.trace.describe()}."
 
+    @api_boundary
     def __bool__(self) -> bool:
         if self._buffer is None:
             self._look(TracerBoolConversionError)
@@ -303,6 +305,7 @@ class Array:
             )
         return bool(self._value.reshape(()))
 
+    @api_boundary
     def __index__(self) -> int:
         if self._buffer is None:
             self._look(TracerIntegerConversionError)
@@ -313,14 +316,17 @@ class Array:
             )
         return int(self._value)
 
+    @api_boundary
     def __int__(self) -> int:
         if self._buffer is None:
             self._look(ConcretizationTypeError)
         return int(self._scalar("int", self._value))
 
+    @api_boundary
     def __float__(self) -> float:
         return float(self._scalar("float", self._plain(ConcretizationTypeError, "float()")))
 
+    @api_boundary
     def __complex__(self) -> complex:
         return complex(self._scalar("complex", self._plain(ConcretizationTypeError, "complex()")))
 
@@ -331,16 +337,19 @@ class Array:
             )
         return value[()]
 
+    @api_boundary
     def item(self, *args: int) -> Any:
         """The element (at an index, if given) as a Python number."""
         if self._buffer is None:
             self._look(ConcretizationTypeError)
         return self._value.item(*args)
 
+    @api_boundary
     def tolist(self) -> Any:
         """Nested lists of Python numbers."""
         return self._plain(ConcretizationTypeError, "tolist()").tolist()
 
+    @api_boundary
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if dtypes.is_key(self.aval.dtype):
             raise TypeError(
@@ -360,11 +369,13 @@ class Array:
         view.flags.writeable = False
         return view
 
+    @api_boundary
     def __len__(self) -> int:
         if not self.aval.shape:
             raise TypeError("len() of unsized object")
         return self.aval.shape[0]
 
+    @api_boundary
     def __iter__(self) -> Iterator[Array]:
         if not self.aval.shape:
             raise TypeError("iteration over a 0-d array")

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, results
+from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
+from tinyjax.engine.effects import perform
 from tinyjax.engine.tracing import Traced
-from tinyjax.engine.values import finish_all
 
 
 def apply_call(traced: Traced, args: Sequence[UOp], info: CallInfo) -> list[Array]:
     """Results of a staged function on nodes."""
     if not traced.body.src:
         return []
-    call = UOp(Op.CALL, (traced.body, *args, *traced.captured), info)
-    return finish_all(results(call))
+    call = UOp(Op.CALL, (traced.body, *traced.operands(args)), info)
+    return traced.deliver(perform(call))

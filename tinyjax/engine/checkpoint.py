@@ -1,15 +1,16 @@
 """checkpoint: keep a function's inputs (and what a policy names) and recompute the rest in reverse.
 
-Policies are predicates on nodes: they say which values may be saved.
+Policies (engine/policies.py) say which values may be kept; `saved_residuals` shows which are.
 Reference: Griewank, "Achieving logarithmic growth of temporal and spatial complexity" (1992).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tinyjax.core.avals import Aval
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.tree import tree_unflatten
@@ -17,128 +18,74 @@ from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.calls import apply_call
-from tinyjax.engine.derivatives import lift_leaves
+from tinyjax.engine.custom_rules import positions
+from tinyjax.engine.derivatives import lift_leaves, vjp
+from tinyjax.engine.policies import Policy, checkpoint_policies, node_policy
 from tinyjax.engine.tracing import argument_paths, name_of, stage_cached
 from tinyjax.engine.values import finish
-
-Policy = Callable[[UOp], bool]
-
-
-def everything_saveable(node: UOp) -> bool:
-    """Save all (no recomputation)."""
-    return True
-
-
-def nothing_saveable(node: UOp) -> bool:
-    """Save the inputs only."""
-    return False
-
-
-def dots_saveable(node: UOp) -> bool:
-    """Save results of contractions."""
-    return node.op is Op.DOT
-
-
-def dots_with_no_batch_dims_saveable(node: UOp) -> bool:
-    """Save results of contractions without batch axes (weights times activations)."""
-    return node.op is Op.DOT and not node.arg.batch[0]
-
-
-@functools.lru_cache(maxsize=256)
-def save_only_these_names(*names: str) -> Policy:
-    """Save values that `checkpoint_name` gave one of these names."""
-
-    def policy(node: UOp) -> bool:
-        return node.op is Op.NAME and node.arg in names
-
-    return policy
-
-
-@functools.lru_cache(maxsize=256)
-def save_any_names_but_these(*names: str) -> Policy:
-    """Save named values except these."""
-
-    def policy(node: UOp) -> bool:
-        return node.op is Op.NAME and node.arg not in names
-
-    return policy
-
-
-@functools.lru_cache(maxsize=256)
-def save_anything_except_these_names(*names: str) -> Policy:
-    """Save all but values with these names."""
-
-    def policy(node: UOp) -> bool:
-        return not (node.op is Op.NAME and node.arg in names)
-
-    return policy
-
-
-@functools.lru_cache(maxsize=256)
-def save_from_both_policies(first: Policy, second: Policy) -> Policy:
-    """Save what either policy saves."""
-
-    def policy(node: UOp) -> bool:
-        return first(node) or second(node)
-
-    return policy
-
-
-class checkpoint_policies:
-    """The named policies."""
-
-    everything_saveable = staticmethod(everything_saveable)
-    nothing_saveable = staticmethod(nothing_saveable)
-    dots_saveable = staticmethod(dots_saveable)
-    checkpoint_dots = staticmethod(dots_saveable)
-    dots_with_no_batch_dims_saveable = staticmethod(dots_with_no_batch_dims_saveable)
-    checkpoint_dots_with_no_batch_dims = staticmethod(dots_with_no_batch_dims_saveable)
-    save_only_these_names = staticmethod(save_only_these_names)
-    save_any_names_but_these = staticmethod(save_any_names_but_these)
-    save_anything_except_these_names = staticmethod(save_anything_except_these_names)
-    save_from_both_policies = staticmethod(save_from_both_policies)
 
 
 def checkpoint(
     fun: Callable[..., Any] | None = None,
     *,
-    prevent_cse: bool = True,
+    prevent_cse: bool | Sequence[bool] = True,
     policy: Policy | None = None,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Iterable[str] = (),
     concrete: bool = False,
 ) -> Any:
     """`fun`, whose intermediate values are recomputed in the backward pass instead of kept.
 
-    Traced abstractly, once per signature.
+    Traced abstractly, once per signature; static arguments are compared by value.
     Cost: one more forward computation in reverse mode; memory for inputs and what `policy` saves.
     """
     if fun is None:
         return functools.partial(
-            checkpoint, prevent_cse=prevent_cse, policy=policy, static_argnums=static_argnums
+            checkpoint,
+            prevent_cse=prevent_cse,
+            policy=policy,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
         )
     if not callable(fun):
         raise TypeError(f"Expected a callable value, got {fun!r}")
-    static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-    info = CallInfo("checkpoint", name_of(fun), policy=policy, prevent_cse=prevent_cse)
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    static = (*numbers, *(positions(fun, names) if names else ()))
+    keep_apart = prevent_cse if isinstance(prevent_cse, bool) else any(prevent_cse)
+    info = CallInfo(
+        "checkpoint", name_of(fun), policy=node_policy(policy), prevent_cse=bool(keep_apart)
+    )
 
     @functools.wraps(fun, updated=())
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        fixed = {i % len(args): args[i] for i in static}
+        fixed = {i % len(args): args[i] for i in static if -len(args) <= i < len(args)}
+        fixed_names = {k: kwargs[k] for k in names if k in kwargs}
         dynamic = tuple(a for i, a in enumerate(args) if i not in fixed)
+        rest = {k: v for k, v in kwargs.items() if k not in fixed_names}
 
         def paths() -> list[str]:
-            return argument_paths(fun, dynamic, kwargs)
+            return argument_paths(fun, dynamic, rest)
 
-        nodes, tree = lift_leaves((dynamic, kwargs), paths, "arguments of a checkpointed function")
+        nodes, tree = lift_leaves((dynamic, rest), paths, "arguments of a checkpointed function")
 
-        def run(*rest: Any, **named: Any) -> Any:
-            it = iter(rest)
-            return fun(*(fixed[i] if i in fixed else next(it) for i in range(len(args))), **named)
+        def run(*moving: Any, **named: Any) -> Any:
+            it = iter(moving)
+            full = (fixed[i] if i in fixed else next(it) for i in range(len(args)))
+            return fun(*full, **named, **fixed_names)
 
         avals = tuple(n.aval for n in nodes)
-        statics = tuple(sorted(fixed.items())) if fixed else None
+        statics = (tuple(sorted(fixed.items())), tuple(sorted(fixed_names.items())))
+        partial = bool(fixed or fixed_names)
         traced = stage_cached(
-            run if fixed else fun, tree, avals, "checkpoint", paths, statics, fun, fun
+            run if partial else fun,
+            tree,
+            avals,
+            "checkpoint",
+            paths,
+            statics if partial else None,
+            fun,
+            fun,
         )
         return tree_unflatten(traced.out_tree, apply_call(traced, nodes, info))
 
@@ -158,3 +105,69 @@ def checkpoint_name(x: Any, name: str) -> Any:
             for leaf in leaves
         ],
     )
+
+
+def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[Aval, str]]:
+    """What reverse mode keeps of `f` at these arguments (arrays or shapes): (aval, where from) each.
+
+    Nothing is computed. An equal value that is kept twice is listed once.
+    """
+    from tinyjax.engine.jaxprs import Literal  # only for people who look
+    from tinyjax.engine.stages import make_jaxpr
+
+    leaves, tree = tree_flatten((args, kwargs))
+
+    def residuals(*flat: Any) -> Any:
+        def of_leaves(*moving: Any) -> Any:
+            given, named = tree_unflatten(tree, moving)
+            return f(*given, **named)
+
+        return vjp(of_leaves, *flat)[1]
+
+    closed = make_jaxpr(residuals)(*leaves)
+    kept = dict.fromkeys(v for v in closed.outvars if not isinstance(v, Literal))
+    found = [(v.aval, "from a literal") for v in closed.outvars if isinstance(v, Literal)]
+    found += [(v.aval, "from a constant") for v in closed.constvars if v in kept]
+    paths = argument_paths(f, args, kwargs)
+    found += [
+        (v.aval, f"from the argument {path}")
+        for v, path in zip(closed.invars, paths, strict=True)
+        if v in kept
+    ]
+    for eqn in closed.eqns:
+        found += [(v.aval, origin(eqn, i)) for i, v in enumerate(eqn.outvars) if v in kept]
+    return found
+
+
+def origin(eqn: Any, index: int) -> str:
+    """Where a result of an equation comes from; that of a checkpoint is looked up inside."""
+    name = eqn.primitive.name
+    if name == "remat2":
+        inner = eqn.params["jaxpr"]
+        result = inner.outvars[index]
+        for made in inner.eqns:
+            if result in made.outvars:
+                return origin(made, made.outvars.index(result))
+    what = f"output of {name}"
+    if name == "name":
+        what = f"named {eqn.params['name']!r}"
+    elif name == "jit":
+        what = f"output of jitted function {eqn.params['name']!r}"
+    where = str(eqn.source_info)
+    return f"{what} from {where}" if where else what
+
+
+def print_saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Print `saved_residuals`, one value a line."""
+    for of, source in saved_residuals(f, *args, **kwargs):
+        print(f"{of.str_short()} {source}")
+
+
+__all__ = [
+    "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
+    "print_saved_residuals",
+    "remat",
+    "saved_residuals",
+]

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tinyjax.core import dtypes
-from tinyjax.core.body import open_body
 from tinyjax.core.tree import register_pytree_node_class, tree_structure, tree_unflatten
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_vjp
+from tinyjax.engine.derivatives import apply_effectful
+from tinyjax.engine.refs import current
 from tinyjax.engine.tracing import argument_paths, name_of, stage
 from tinyjax.engine.values import asarray, finish_all, lift, shaped_abstractify
 
@@ -45,7 +46,9 @@ def closure_convert(
         captured: list[UOp] = [
             lift(next(consts)) if on else c for c, on in zip(traced.captured, moving, strict=True)
         ]
-        outs = finish_all(open_body(traced.body, [*(lift(x) for x in flat), *captured]))
+        given_nodes = [*(lift(x) for x in flat), *captured]
+        given_nodes += [current(r) for r in traced.refs]
+        outs = traced.deliver(finish_all(apply_effectful(fun, traced.body, given_nodes)))
         return tree_unflatten(traced.out_tree, outs)
 
     return converted, hoisted

@@ -11,7 +11,10 @@ import numpy as np
 from tinyjax.core import execute
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, hoist_memory, params_of
+from tinyjax.core.composites import raised_body
+from tinyjax.core.config import config
 from tinyjax.core.dtypes import is_key
+from tinyjax.core.errors import deleted
 from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import Buffer, UOp, results
 from tinyjax.interpreters.evaluate import EVAL
@@ -30,11 +33,7 @@ def storage(of: Aval) -> tuple[tuple[int, ...], Any]:
 def address_of(buffer: Buffer) -> int:
     """Where a buffer lies; found once. A deleted one lies nowhere."""
     if buffer.deleted:
-        raise RuntimeError(
-            f"Array has been deleted with shape={buffer.aval.str_short()}: it was donated to a "
-            "jitted function or `.delete()` was called. Use the function's result, or call it with "
-            "a copy."
-        )
+        raise deleted(buffer.aval)
     if not buffer.address:
         buffer.address = memory.address(buffer.value)
     return buffer.address
@@ -60,7 +59,7 @@ class Executable:
         self.avals: tuple[Aval, ...] = body.aval.elts
         hoisted, leaves = hoist_memory(body, count)
         self.extra = [leaf.arg for leaf in leaves]
-        self.lowered = lower(hoisted, count + len(leaves), donated)
+        self.lowered = lower(raised_body(hoisted), count + len(leaves), donated)
         self.program = self.lowered.program()
         self.run_program: Callable[..., None] = self.program.run
         self.aliases = self.lowered.plan.aliases
@@ -118,7 +117,7 @@ _lock = threading.Lock()
 
 def executable(body: UOp, count: int, donated: frozenset[int] = frozenset()) -> Executable:
     """The compiled form of a body of `count` inputs; made once per set of donated inputs."""
-    key = ("executable", count, donated)
+    key = ("executable", count, donated, config.tinyjax_hardened)
     found = body.derived.get(key)
     if found is None:
         with _lock:

@@ -23,21 +23,31 @@ from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.avals import Aval
-from tinyjax.core.body import close, outer_variables
-from tinyjax.core.errors import UnexpectedTracerError
-from tinyjax.core.infos import CallInfo
+from tinyjax.core.avals import TOKEN, Aval, aval
+from tinyjax.core.body import close, fresh_var, open_vars, outer_variables
+from tinyjax.core.errors import UnexpectedTracerError, user_line
+from tinyjax.core.infos import Backward, CallInfo
 from tinyjax.core.ops import Op
-from tinyjax.core.source import api_boundary
-from tinyjax.core.tree import tree_structure, tree_unflatten
+from tinyjax.core.source import api_boundary, call_site
+from tinyjax.core.tree import tree_map, tree_structure, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
-from tinyjax.core.uop import UOp, results
+from tinyjax.core.uop import UOp, Var
 from tinyjax.engine.array import Array
-from tinyjax.engine.derivatives import float0_zeros
+from tinyjax.engine.derivatives import float0_zeros, leave
+from tinyjax.engine.effects import next_token, perform
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes
-from tinyjax.engine.values import finish_all, is_array_like, lift
-from tinyjax.interpreters.jvp import Tangent
-from tinyjax.interpreters.trace import differentiated, open_trace, state, unbound
+from tinyjax.engine.values import finish_all, is_array_like, lift, shaped_abstractify
+from tinyjax.interpreters.effects import has_effects
+from tinyjax.interpreters.jvp import Tangent, jvp
+from tinyjax.interpreters.trace import (
+    Chain,
+    Trace,
+    differentiated,
+    differentiated_outside,
+    open_trace,
+    state,
+    unbound,
+)
 
 Flags = tuple[bool, ...]
 
@@ -48,8 +58,8 @@ class CustomVJPException(UnexpectedTracerError):
     def __init__(self, name: str = "the function", what: str = "") -> None:
         super().__init__(
             f"Detected differentiation of {name}, which has a custom derivative rule, with respect "
-            f"to a closed-over value{f' ({what})' if what else ''}: its rule cannot give that "
-            "derivative, and zero would be wrong.\n"
+            f"to a closed-over value{f' ({what})' if what else ''}; its rule cannot give that "
+            f"derivative, and zero would be wrong.\n{user_line(call_site())}\n"
             "  Pass the value as an explicit argument, or apply lax.stop_gradient to it."
         )
 
@@ -60,12 +70,47 @@ class SymbolicZero:
     def __init__(self, aval: Aval) -> None:
         self.aval = aval
 
+    @staticmethod
+    def from_primal_value(val: Any) -> SymbolicZero:
+        """The zero tangent of a value."""
+        return SymbolicZero(zero_aval(shaped_abstractify(val)))
+
     shape = property(lambda self: self.aval.shape)
     dtype = property(lambda self: self.aval.dtype)
     ndim = property(lambda self: self.aval.ndim)
+    size = property(lambda self: self.aval.size)
+    weak_type = property(lambda self: self.aval.weak_type)
 
     def __repr__(self) -> str:
         return f"SymbolicZero({self.aval.str_short()})"
+
+
+def zero_aval(of: Aval) -> Aval:
+    """Aval of the tangent of a value: float0 if it has none."""
+    if dtypes.is_inexact(of.dtype):
+        return of.strip_weak_type()
+    return aval(of.shape, dtypes.float0)
+
+
+def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
+    """A zero tangent of a value: an array, float0 zeros for integers, or a `SymbolicZero`."""
+    zero = SymbolicZero.from_primal_value(val)
+    if symbolic_zeros:
+        return zero
+    if zero.dtype == dtypes.float0:
+        return float0_zeros(zero.shape)
+    return finish_all([b.zeros(zero.aval)])[0]
+
+
+def custom_vjp_primal_tree_values(tree: Any) -> Any:
+    """A tree of `CustomVJPPrimal`s (what fwd gets with symbolic_zeros=True) as one of values."""
+
+    def value(leaf: Any) -> Any:
+        if type(leaf) is not CustomVJPPrimal:
+            raise TypeError(f"unexpected leaf type {type(leaf)}")
+        return leaf.value
+
+    return tree_map(value, tree)
 
 
 class CustomVJPPrimal:
@@ -75,9 +120,14 @@ class CustomVJPPrimal:
         self.value, self.perturbed = value, perturbed
 
 
+def inexact_positions(avals: Sequence[Aval]) -> list[int]:
+    """Where those are that have tangents."""
+    return [i for i, a in enumerate(avals) if dtypes.is_inexact(a.dtype)]
+
+
 def inexact_of(avals: Sequence[Aval]) -> list[Aval]:
     """Those that have tangents."""
-    return [a for a in avals if dtypes.is_inexact(a.dtype)]
+    return [avals[i] for i in inexact_positions(avals)]
 
 
 @dataclass(slots=True)
@@ -136,15 +186,16 @@ class Application:
         """The user's jvp rule: outputs, tangents (None for zero or no tangent), output tree."""
         rule = self.owner.jvp_rule
         assert rule is not None
-        symbolic = self.owner.symbolic_zeros
+        symbolic = self.owner.jvp_symbolic
         given = iter(zip(dots, zero, strict=True))
         tangents: list[Any] = []
         for n in nodes:
             if not dtypes.is_inexact(n.dtype):
-                tangents.append(SymbolicZero(n.aval) if symbolic else float0_zeros(n.shape))
+                zero_tangent = SymbolicZero(zero_aval(n.aval))
+                tangents.append(zero_tangent if symbolic else float0_zeros(n.shape))
                 continue
             dot, is_zero = next(given)
-            tangents.append(SymbolicZero(n.aval) if symbolic and is_zero else Array(dot))
+            tangents.append(SymbolicZero(zero_aval(n.aval)) if symbolic and is_zero else Array(dot))
         primals = tree_unflatten(self.in_tree, [Array(n) for n in nodes])
         result = rule(*self.statics, tuple(primals), tuple(tree_unflatten(self.in_tree, tangents)))
         value, tangent = self.pair(rule, result, "JVP", "tangent outputs")
@@ -182,7 +233,7 @@ class Application:
         assert self.owner.vjp_rule is not None
         rule = self.owner.vjp_rule[0]
         leaves: list[Any] = [Array(n) for n in nodes]
-        if self.owner.symbolic_zeros:
+        if self.owner.vjp_symbolic:
             given = iter(zero)
             leaves = [
                 CustomVJPPrimal(x, dtypes.is_inexact(x.dtype) and not next(given)) for x in leaves
@@ -198,19 +249,24 @@ class Application:
         self,
         held: Sequence[UOp],
         held_tree: PyTreeDef,
-        cts: Sequence[UOp],
+        cts: Sequence[Tangent],
         outs: Sequence[Aval],
         out_tree: PyTreeDef,
         avals: Sequence[Aval],
     ) -> list[UOp]:
-        """The user's bwd: a cotangent for each inexact argument leaf."""
+        """The user's bwd: a cotangent for each inexact argument leaf. A `ct` of None is zero."""
         assert self.owner.vjp_rule is not None
         rule = self.owner.vjp_rule[1]
         given = iter(cts)
-        leaves = [
-            Array(next(given)) if dtypes.is_inexact(o.dtype) else float0_zeros(o.shape)
-            for o in outs
-        ]
+        leaves: list[Any] = []
+        for o in outs:
+            ct = next(given) if dtypes.is_inexact(o.dtype) else None
+            if ct is not None:
+                leaves.append(Array(ct))
+            elif self.owner.vjp_symbolic:
+                leaves.append(SymbolicZero(zero_aval(o)))
+            else:
+                leaves.append(float0_zeros(o.shape))
         result = rule(
             *self.statics,
             tree_unflatten(held_tree, [Array(h) for h in held]),
@@ -266,17 +322,18 @@ class Application:
 
 class StagedRule:
     """Bodies made on demand. `captures` are the outer variables the function mentions: further
-    arguments of the call, in this order."""
+    arguments of the call, in this order. `body` is the function's own."""
 
-    def __init__(self, application: Application, captures: Sequence[UOp]) -> None:
-        self.application, self.captures = application, list(captures)
+    def __init__(self, application: Application, body: UOp, captures: Sequence[UOp]) -> None:
+        self.application, self.body, self.captures = application, body, list(captures)
         self._made: dict[Any, Any] = {}
 
     has_jvp = property(lambda self: self.application.owner.jvp_rule is not None)
     has_vjp = property(lambda self: self.application.owner.vjp_rule is not None)
 
     def _key(self, kind: str, avals: Sequence[Aval], zero: Flags) -> Any:
-        zero = zero if self.application.owner.symbolic_zeros else ()
+        owner = self.application.owner
+        zero = zero if (owner.jvp_symbolic if kind == "jvp" else owner.vjp_symbolic) else ()
         return kind, tuple(a.strip_weak_type() for a in avals), zero
 
     def _close(self, nodes: Sequence[UOp], own: Sequence[UOp], more: Sequence[UOp]) -> UOp:
@@ -291,22 +348,41 @@ class StagedRule:
     def _user(self, avals: Sequence[Aval]) -> Sequence[Aval]:
         return avals[: len(avals) - len(self.captures)]
 
+    def _refuse_active_captures(self, avals: Sequence[Aval], zero: Flags) -> None:
+        """Raise if the function depends differentiably on a capture that has a tangent."""
+        active = {i for i, is_zero in zip(inexact_positions(avals), zero) if not is_zero}
+        active &= set(range(len(avals) - len(self.captures), len(avals)))
+        for i in sorted(active):
+            params, outs = open_vars(self.body, [*avals, TOKEN])
+            _, touts = jvp(outs, {params[i]: trace_free(params[i])})
+            if any(t is not None for t in touts):
+                capture = self.captures[i - len(avals)]
+                path = capture.arg.path if capture.op is Op.VAR else ""
+                raise CustomVJPException(self.application.name, path)
+
     def jvp_body(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, Flags]:
         """(args, tangents of inexact args) -> (outputs, nonzero tangents); which are zero."""
         key = self._key("jvp", avals, zero)
+        self._refuse_active_captures(avals, zero)
         if key not in self._made:
             with open_trace("custom_jvp rule", self.application.owner.jvp_rule, True) as trace:
+                chain = trace.chain
                 own = [trace.variable(a) for a in self._user(avals)]
                 dots = [trace.variable(a.strip_weak_type()) for a in inexact_of(avals)]
                 mine = len(inexact_of(self._user(avals)))
                 outs, touts, _ = self.application.jvp(own, dots[:mine], zero[:mine])
-                body = self._close([*outs, *(t for t in touts if t is not None)], own, dots)
+                live = [t for t in touts if t is not None]
+                body = self._close([*outs, *live, *chain.tokens], own, [*dots, *chain.starts])
             self._made[key] = body, zero_flags(outs, touts)
         return self._made[key]  # type: ignore[no-any-return]
 
-    def vjp_bodies(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, UOp]:
-        """args -> (outputs, residuals); (residuals, cotangents) -> cotangents of inexact args."""
+    def vjp_bodies(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, Any]:
+        """args -> (outputs, residuals); (residuals, cotangents) -> cotangents of inexact args.
+
+        With symbolic zeros the latter is a `Backward`: bwd runs for each pattern of zeros.
+        """
         key = self._key("vjp", avals, zero)
+        self._refuse_active_captures(avals, zero)
         if key not in self._made:
             application = self.application
             assert application.owner.vjp_rule is not None
@@ -314,23 +390,36 @@ class StagedRule:
             with open_trace("custom_vjp fwd", fwd, True) as trace:
                 own = [trace.variable(a) for a in self._user(avals)]
                 outs, held, out_tree, held_tree = application.fwd(own, zero)
-                forward = self._close([*outs, *held], own, ())
-            with open_trace("custom_vjp bwd", bwd, True) as trace:
-                res = [trace.variable(h.aval) for h in held]
-                cts = [
-                    trace.variable(o.aval.strip_weak_type())
-                    for o in outs
-                    if dtypes.is_inexact(o.dtype)
-                ]
-                nodes = application.bwd(
-                    res, held_tree, cts, [o.aval for o in outs], out_tree, self._user(avals)
-                )
-                rest = inexact_of(avals[len(avals) - len(self.captures) :])
-                nodes += [b.zeros(a.strip_weak_type()) for a in rest]
-                backward, captured = close(nodes, [*res, *cts], keep_memory=True)
-            if captured:
-                raise CustomVJPException(application.name, "its bwd closes over a traced value")
-            self._made[key] = forward, backward
+                refuse_refs(trace, fwd)
+                chain = trace.chain
+                forward = self._close([*outs, *held, *chain.tokens], own, chain.starts)
+            kinds = [o.aval for o in outs]
+            res_kinds = [h.aval for h in held]
+
+            def backward(zero_cts: Flags) -> UOp:
+                with open_trace("custom_vjp bwd", bwd, True) as trace:
+                    res = [trace.variable(of) for of in res_kinds]
+                    cts = [
+                        None if is_zero else trace.variable(o.strip_weak_type())
+                        for o, is_zero in zip(inexact_of(kinds), zero_cts, strict=True)
+                    ]
+                    user = self._user(avals)
+                    nodes = application.bwd(res, held_tree, cts, kinds, out_tree, user)
+                    rest = inexact_of(avals[len(avals) - len(self.captures) :])
+                    nodes += [b.zeros(a.strip_weak_type()) for a in rest]
+                    refuse_refs(trace, bwd)
+                    nodes += trace.chain.tokens
+                    live = [ct for ct in cts if ct is not None]
+                    body, captured = close(
+                        nodes, [*res, *live, *trace.chain.starts], keep_memory=True
+                    )
+                if captured:
+                    raise CustomVJPException(application.name, "its bwd closes over a traced value")
+                return body
+
+            none = (False,) * len(inexact_of(kinds))
+            symbolic = application.owner.vjp_symbolic
+            self._made[key] = forward, Backward(backward) if symbolic else backward(none)
         return self._made[key]  # type: ignore[no-any-return]
 
 
@@ -370,9 +459,18 @@ class Run:
     res: list[UOp] = field(default_factory=list)
     cts: list[UOp] = field(default_factory=list)
     back: list[UOp] = field(default_factory=list)
+    chain: Chain = field(default_factory=Chain)  # effects of the jvp rule that see tangents
+    back_chain: Chain = field(default_factory=Chain)
 
     def everything(self) -> list[UOp]:
-        return [*self.outs, *(t for t in self.tangents if t is not None), *self.held, *self.back]
+        return [
+            *self.outs,
+            *(t for t in self.tangents if t is not None),
+            *self.held,
+            *self.back,
+            *self.chain.tokens,
+            *self.back_chain.tokens,
+        ]
 
 
 class CustomFunction:
@@ -392,7 +490,7 @@ class CustomFunction:
         self.nondiff_argnums = (*nondiff_argnums, *positions(fun, nondiff_argnames))
         self.jvp_rule: Callable[..., Any] | None = None
         self.vjp_rule: tuple[Callable[..., Any], Callable[..., Any]] | None = None
-        self.symbolic_zeros = False
+        self.jvp_symbolic = self.vjp_symbolic = False
         functools.update_wrapper(self, fun, updated=())
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -400,7 +498,7 @@ class CustomFunction:
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Give the forward rule: `jvp(*nondiff, primals, tangents) -> (out, tangent out)`."""
-        self.jvp_rule, self.symbolic_zeros = jvp, symbolic_zeros
+        self.jvp_rule, self.jvp_symbolic = jvp, symbolic_zeros
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -427,7 +525,7 @@ class CustomFunction:
     ) -> None:
         """Give the reverse rule: `fwd(*args) -> (out, residuals)`, `bwd(*nondiff, residuals,
         ct)`."""
-        self.vjp_rule, self.symbolic_zeros = (fwd, bwd), symbolic_zeros
+        self.vjp_rule, self.vjp_symbolic = (fwd, bwd), symbolic_zeros
 
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -460,28 +558,43 @@ class CustomFunction:
             return tuple(next(fixed) if i in static else next(moving) for i in range(len(args)))
 
         application = Application(self, in_tree, arrange, statics)
+        active = any(differentiated(n) for n in nodes)
         if state.staging or any(unbound(n) is not None for n in nodes):
             return self._staged(application, nodes)
-        if any(differentiated(n) for n in nodes):
+        if active and self.vjp_symbolic:
+            # Which cotangents are zero is known when the result is transposed: bwd runs then.
+            return self._staged(application, nodes)
+        if active:
             return self._run(application, nodes)
-        return self.fun(*args)  # nothing is being transformed
+        out = self.fun(*args)  # no argument is being transformed
+        self._refuse_active([leaf.node for leaf in tree_flatten(out)[0] if type(leaf) is Array])
+        return out
 
     def _staged(self, application: Application, nodes: list[UOp]) -> Any:
         """A CALL of the staged function, its rule to be staged when needed."""
         with open_trace(self.kind, self.fun, True) as trace:
             own = [trace.variable(n.aval) for n in nodes]
             outs, out_tree = application.primal(own)
-            captures = outer_variables(outs, own)
-            self._refuse_active(captures)
-            body, memory = close(outs, [*own, *captures])
+            refuse_refs(trace, self.fun)
+            chain = trace.chain
+            captures = outer_variables([*outs, *chain.tokens], [*own, *chain.starts])
+            self._refuse_active(outs)
+            body, memory = close([*outs, *chain.tokens], [*own, *captures], last=chain.starts)
         application.out_tree, application.out_avals = out_tree, [o.aval for o in outs]
-        rule = StagedRule(application, [*captures, *memory])
-        return self._call(body, [*nodes, *captures, *memory], rule, out_tree)
+        rule = StagedRule(application, body, [*captures, *memory])
+        args = [*nodes, *captures, *memory]
+        token = [next_token(args)] if has_effects(body) else []
+        return self._call(body, [*args, *token], rule, out_tree)
 
     def _run(self, application: Application, nodes: list[UOp]) -> Any:
-        """Run the rules now, on variables bound to the arguments that do not count as active."""
+        """Run the rules now, on variables bound to the arguments.
+
+        They are active for what differentiates outside of the innermost derivative, the one that
+        the rules are for: functions with rules that these call have theirs run in turn.
+        """
+        outer = differentiated_outside(nodes)
         with open_trace(self.kind, self.fun, False) as trace:
-            own = [trace.variable(n.aval, bound=b.stop_gradient(n)) for n in nodes]
+            own = [trace.variable(n.aval, bound=b.stop_gradient(n), outer=outer) for n in nodes]
             zero = tuple(not differentiated(n) for n in nodes if dtypes.is_inexact(n.dtype))
             avals = [n.aval for n in nodes]
             run = Run()
@@ -494,17 +607,24 @@ class CustomFunction:
                     if dtypes.is_inexact(o.dtype)
                 ]
                 kinds = [o.aval for o in run.outs]
-                run.back = application.bwd(run.res, held_tree, run.cts, kinds, run.out_tree, avals)
+                with open_trace("custom_vjp bwd", self.vjp_rule[1], False, deferred=True) as bwd:
+                    run.back = application.bwd(
+                        run.res, held_tree, run.cts, kinds, run.out_tree, avals
+                    )
+                run.back_chain = bwd.chain
             outs_jvp: list[UOp] = []
             if self.jvp_rule is not None:
                 run.dots = [trace.variable(a.strip_weak_type()) for a in inexact_of(avals)]
-                outs_jvp, run.tangents, run.out_tree = application.jvp(own, run.dots, zero)
+                with open_trace("custom_jvp rule", self.jvp_rule, False) as rule_trace:
+                    outs_jvp, run.tangents, run.out_tree = application.jvp(own, run.dots, zero)
+                run.chain = rule_trace.chain
                 run.outs = run.outs or outs_jvp
-            local = [*own, *run.dots, *run.res, *run.cts]
+            local = [*own, *run.dots, *run.res, *run.cts, *run.back_chain.starts, *run.chain.starts]
+            self._refuse_active([*run.everything(), *outs_jvp], outer)
             captures = outer_variables([*run.everything(), *outs_jvp], local)
-            self._refuse_active(captures)
             rule = self._pin(run, own, captures, outs_jvp)
             body, _ = close(run.outs, [*own, *captures], keep_memory=True)
+            leave(trace, [], dict(zip(own, nodes, strict=True)))
         return self._call(body, [*nodes, *captures], rule, run.out_tree)
 
     def _pin(
@@ -515,7 +635,9 @@ class CustomFunction:
         if self.jvp_rule is not None:
             live = [t for t in run.tangents if t is not None]
             body, _ = close(
-                [*outs_jvp, *live], [*own, *captures, *run.dots, *more], keep_memory=True
+                [*outs_jvp, *live, *run.chain.tokens],
+                [*own, *captures, *run.dots, *more, *run.chain.starts],
+                keep_memory=True,
             )
             rule.jvp = body, zero_flags(outs_jvp, run.tangents)
         if self.vjp_rule is not None:
@@ -527,7 +649,9 @@ class CustomFunction:
                 b.zeros(c.aval.strip_weak_type()) for c in captures if dtypes.is_inexact(c.dtype)
             ]
             backward, _ = close(
-                [*run.back, *zeros], [*run.res, *captures, *run.cts], keep_memory=True
+                [*run.back, *zeros, *run.back_chain.tokens],
+                [*run.res, *captures, *run.cts, *run.back_chain.starts],
+                keep_memory=True,
             )
             rule.vjp = forward, backward
         return rule
@@ -536,21 +660,30 @@ class CustomFunction:
         if not body.src:
             return tree_unflatten(out_tree, [])
         info = CallInfo(self.kind, name_of(self.fun), rule=rule)
-        return tree_unflatten(out_tree, finish_all(results(UOp(Op.CALL, (body, *args), info))))
+        return tree_unflatten(out_tree, perform(UOp(Op.CALL, (body, *args), info)))
 
-    def _refuse_active(self, captures: Sequence[UOp]) -> None:
-        for c in captures:
-            if differentiated(c):
-                raise CustomVJPException(name_of(self.fun), c.arg.path)
+    def _refuse_active(self, nodes: Sequence[UOp], own: frozenset[Var] = frozenset()) -> None:
+        """Raise if one of these is active other than through arguments, which are so by `own`."""
+        for n in nodes:
+            variables = [v for v in differentiated(n) if v not in own]
+            if variables:
+                raise CustomVJPException(name_of(self.fun), variables[0].path)
 
     def __repr__(self) -> str:
         return f"<{self.kind} function {name_of(self.fun)}>"
 
 
+def refuse_refs(trace: Trace, fun: Any) -> None:
+    """A rule cannot stand for a function that reads or writes what is outside of it."""
+    if trace.cells:
+        raise ValueError(
+            f"{name_of(fun)}, which has or is a custom derivative rule, uses a Ref from outside.\n"
+            "  Pass the value ref[...] as an argument, and return what is to be written."
+        )
+
+
 def trace_free(like: UOp) -> UOp:
     """A variable that nothing mentions: the place of a captured argument's tangent."""
-    from tinyjax.core.body import fresh_var
-
     return fresh_var(like.aval.strip_weak_type())
 
 

@@ -8,6 +8,7 @@ beside their nodes (interpreters/trace.py).
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,9 +24,12 @@ from tinyjax.core.tree import register_pytree_node, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.uop import UOp, substitute
 from tinyjax.engine.array import Array, line_of_user
+from tinyjax.engine.composites import jvp as jvp_nodes
+from tinyjax.engine.effects import settle
+from tinyjax.engine.refs import Ref, RefArgument, settle_refs
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes, parameter_names
 from tinyjax.engine.values import finish_all, is_array_like, lift
-from tinyjax.interpreters.jvp import jvp as jvp_nodes
+from tinyjax.interpreters.effects import apply_rule, has_effects, jvp_in_chain
 from tinyjax.interpreters.linearize import known_frontier, tangent_aval
 from tinyjax.interpreters.residuals import LITERALS
 from tinyjax.interpreters.trace import Trace, open_trace, rebind
@@ -55,7 +59,7 @@ def lift_leaves(
             nodes.append(leaf.node)
             continue
         if not is_array_like(leaf):
-            raise TypeError(
+            raise (RefArgument if isinstance(leaf, Ref) else TypeError)(
                 f"{what} must be arrays or numbers, but {paths()[i]} is {leaf!r} of type "
                 f"{type(leaf)}.\n{line_of_user()}  Close over it, or give it to the function as a "
                 "static value (functools.partial)."
@@ -74,12 +78,37 @@ def bind(
     ]
 
 
+def leave(trace: Trace, roots: Sequence[UOp], mapping: dict[UOp, UOp]) -> list[UOp]:
+    """`roots` of a trace that ends, its variables replaced; its effects go on or happen now."""
+    settle_refs(trace, mapping)
+    found = rebind([*roots, *trace.chain.tokens], mapping)
+    if trace.chain.tokens:
+        trace.chain.last = found.pop()
+    return settle(trace, found)
+
+
+def apply_effectful(fun: Any, body: UOp, args: Sequence[UOp]) -> list[UOp]:
+    """Outputs of a body on nodes, its effects included."""
+    if not has_effects(body):
+        return open_body(body, args)
+    with open_trace("vjp", fun, staging=False) as trace:
+        values, _ = apply_rule(body, args, None)
+        return settle(trace, values)
+
+
 def pick_arguments(
     fun: Any, argnums: Argnums, args: Sequence[Any], what: str
 ) -> tuple[tuple[int, ...], bool]:
     """Normalised argnums and whether one int was given."""
     single = isinstance(argnums, (int, np.integer))
-    numbers = (int(argnums),) if single else tuple(int(i) for i in argnums)  # type: ignore[union-attr, arg-type]
+    try:
+        given: Any = (argnums,) if single else argnums
+        numbers = tuple(operator.index(i) for i in given)
+    except TypeError:
+        raise TypeError(
+            f"argnums of {what} must be an int or a tuple of ints, got {argnums!r}.\n"
+            "  Arguments are counted from 0; those given by keyword cannot be differentiated."
+        ) from None
     if not numbers and not single:
         raise ValueError(f"{what} needs at least one argnum; got an empty tuple")
     if any(not -len(args) <= i < len(args) for i in numbers):
@@ -104,7 +133,10 @@ def picked_paths(fun: Any, numbers: Sequence[int], args: Sequence[Any]) -> list[
 
 
 def check_input_dtype(node: UOp, path: str, what: str, holomorphic: bool, allow_int: bool) -> None:
-    """grad needs real inputs, complex ones with holomorphic=True, integers with allow_int=True."""
+    """grad needs inexact inputs, complex ones with holomorphic=True, integers with allow_int=True.
+
+    jacfwd needs real ones: along which of the two real directions of a complex number?
+    """
     dtype = node.dtype
     if holomorphic:
         if not dtypes.is_complex(dtype):
@@ -112,12 +144,12 @@ def check_input_dtype(node: UOp, path: str, what: str, holomorphic: bool, allow_
                 f"{what} with holomorphic=True requires inputs with complex dtype, but got "
                 f"{dtypes.short_name(dtype)} for {path}."
             )
-    elif dtypes.is_complex(dtype):
+    elif dtypes.is_complex(dtype) and what == "jacfwd":
         raise GradTypeError(
             f"{what} requires real-valued inputs (input dtype that is a sub-dtype of np.floating), "
             f"but got {dtype.name} for {path}. For holomorphic differentiation, pass "
             "holomorphic=True. For differentiation of non-holomorphic functions involving complex "
-            f"inputs, use {'jax.jvp or ' if what == 'jacfwd' else ''}jax.vjp directly."
+            "inputs, use jax.jvp or jax.vjp directly."
         )
     elif not dtypes.is_inexact(dtype) and not allow_int:
         hint = (
@@ -141,6 +173,8 @@ def check_scalar_output(out: Any, fun: Any, what: str, holomorphic: bool, has_au
             "\n  To return further values beside the loss, pass has_aux=True and return (loss, "
             "aux)."
             if isinstance(out, (tuple, list, dict)) and not has_aux
+            else "\n  Perhaps a return statement is missing."
+            if out is None
             else ""
         )
         raise GradTypeError(
@@ -237,7 +271,7 @@ def _value_and_grad(
             y = check_scalar_output(out, fun, what, holomorphic, has_aux)
             inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
             tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
-            (y,), (ty,) = jvp_nodes([y], tangents)
+            (y,), (ty,) = jvp_in_chain([y], tangents, trace.chain, jvp_nodes)
             seed = b.scalar(1, y.dtype)
             cts = transpose([ty], [seed], list(tangents.values())) if ty is not None else []
             cts = cts or [None] * len(inexact)
@@ -245,8 +279,7 @@ def _value_and_grad(
             aux_leaves, aux_tree = tree_flatten(aux)
             aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
             roots = [y, *gradients.values(), *aux_nodes]
-            final = rebind(roots, dict(zip(variables, nodes, strict=True)))
-            arrays_out = finish_all(final)
+            arrays_out = finish_all(leave(trace, roots, dict(zip(variables, nodes, strict=True))))
         value = arrays_out[0]
         by_var = dict(zip(gradients, arrays_out[1 : 1 + len(gradients)], strict=True))
         flat = [by_var[v] if v in by_var else float0_zeros(v.shape) for v in variables]
@@ -370,7 +403,7 @@ def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) ->
         out, aux = split_aux(out, fun, has_aux)
         outs, out_tree = output_nodes(out, fun, "jvp")
         seeds = {v: t for v, t in zip(variables, given, strict=True) if t is not None}
-        outs, touts = jvp_nodes(outs, seeds)
+        outs, touts = jvp_in_chain(outs, seeds, trace.chain, jvp_nodes)
         aux_leaves, aux_tree = tree_flatten(aux)
         aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
         live = [
@@ -379,7 +412,7 @@ def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) ->
             if dtypes.is_inexact(o.dtype)
         ]
         mapping = dict(zip(variables, nodes, strict=True))
-        final = finish_all(rebind([*outs, *live, *aux_nodes], mapping))
+        final = finish_all(leave(trace, [*outs, *live, *aux_nodes], mapping))
     count = len(outs)
     rest = iter(final[count : count + len(live)])
     t_out = [next(rest) if dtypes.is_inexact(o.dtype) else float0_zeros(o.shape) for o in outs]
@@ -517,7 +550,7 @@ class VjpFunction(LinearFunction):
         avals = [*(h.aval for h in held), *(tangent_aval(a) for a in inexact)]
         linear = (False,) * len(held) + (True,) * len(inexact)
         body, got = transposed_body(self.linear, avals, linear, (True,) * len(cts))
-        values = iter(open_body(body, [*held, *cts]))
+        values = iter(apply_effectful(self, body, [*held, *cts]))
         nodes = [
             derivative(next(values) if g else None, a) for a, g in zip(inexact, got, strict=True)
         ]
@@ -551,7 +584,7 @@ def linearize_arguments(
         outs, out_tree = output_nodes(out, fun, kind)
         inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
         tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
-        outs, touts = jvp_nodes(outs, tangents)
+        outs, touts = jvp_in_chain(outs, tangents, trace.chain, jvp_nodes)
         roots = [b.cast(t, o.dtype) for o, t in zip(outs, touts, strict=True) if t is not None]
         frontier = [
             n for n in known_frontier(roots, list(tangents.values())) if n.op not in LITERALS
@@ -563,7 +596,7 @@ def linearize_arguments(
         linear, captured = close(cut, [*held, *tangents.values()])
         assert not captured, "the frontier separates the linear part"
         mapping = dict(zip(variables, nodes, strict=True))
-        final = finish_all(rebind([*outs, *frontier, *aux_nodes], mapping))
+        final = finish_all(leave(trace, [*outs, *frontier, *aux_nodes], mapping))
     count = len(outs)
     function = cls(
         final[count : count + len(frontier)],

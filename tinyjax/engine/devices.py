@@ -1,13 +1,19 @@
-"""Devices, and moving values to and from them. There is one: the CPU of this process."""
+"""Devices, and moving values to and from them.
+
+There is one place, the CPU of this process, and every array lies there. With `jax_num_cpu_devices` it
+counts as several devices, so programs written for several (`pmap`) run; they share its memory.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tinyjax.core import dtypes
+from tinyjax.core.config import config
 from tinyjax.core.tree import tree_map
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import asarray, is_array_like
@@ -84,7 +90,22 @@ def checked_backend(backend: str | None) -> None:
 def devices(backend: str | None = None) -> list[Device]:
     """All devices of a backend."""
     checked_backend(backend)
-    return [CPU]
+    return _all_devices()
+
+
+@functools.cache
+def _all_devices() -> list[Device]:
+    """As many as the configuration says when first asked; after that it cannot change."""
+    config.before_update("jax_num_cpu_devices", _too_late)
+    return [CPU, *(Device("cpu", i) for i in range(1, config.jax_num_cpu_devices))]
+
+
+def _too_late(value: Any) -> None:
+    raise RuntimeError(
+        "jax_num_cpu_devices config should be updated before backends are initialized i.e. before "
+        "any JAX operation is executed. You should initialize this config immediately after `import "
+        "jax`."
+    )
 
 
 def local_devices(

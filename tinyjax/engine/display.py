@@ -52,51 +52,78 @@ def summary(value: np.ndarray[Any, Any]) -> str:
         return f"{int(value.sum())} of {value.size} true"
     wide = value.astype(np.float64) if not np.iscomplexobj(value) else np.abs(value)
     finite = np.isfinite(wide)
-    if not finite.any():
-        return "no finite element"
-    bad = value.size - int(finite.sum())
-    part = wide[finite]
-    text = f"min {part.min():.4g} · mean {part.mean():.4g} · max {part.max():.4g}"
-    return text + (f" · {bad} not finite" if bad else "")
+    parts = []
+    if finite.any():
+        part = wide[finite]
+        of = " |x|" if np.iscomplexobj(value) else ""
+        found = {"min": part.min(), "mean": part.mean(), "max": part.max()}
+        parts += [f"{name}{of} {number:.4g}" for name, number in found.items()]
+    nans = int(np.isnan(wide).sum())
+    infinities = value.size - int(finite.sum()) - nans
+    parts += [f"{nans} NaN"] * (nans > 0) + [f"{infinities} infinite"] * (infinities > 0)
+    return " · ".join(parts)
 
 
-def heat_map(value: np.ndarray[Any, Any], limit: int = 32) -> str:
-    """A small table of coloured cells for a 2-D array, sampled down to `limit` a side."""
-    rows = np.unique(np.linspace(0, value.shape[0] - 1, min(limit, value.shape[0])).astype(int))
-    cols = np.unique(np.linspace(0, value.shape[1] - 1, min(limit, value.shape[1])).astype(int))
+CELL = 8
+"""Side of a cell of the heat map, in pixels."""
+CELLS = 32
+"""Cells a side, at most; larger matrices are sampled."""
+NUMBERS = 60
+"""Elements that are shown as numbers; more of a matrix is a heat map."""
+
+
+def heat_map(value: np.ndarray[Any, Any]) -> str:
+    """A matrix as coloured cells: red above zero, blue below, transparent at zero, so that it reads
+    on a dark page too; grey where not finite. An SVG, because notebooks restyle tables."""
+    rows, cols = (np.unique(np.linspace(0, n - 1, min(CELLS, n)).astype(int)) for n in value.shape)
     part = value[np.ix_(rows, cols)].astype(np.float64)
     finite = part[np.isfinite(part)]
     top = float(np.abs(finite).max()) if finite.size else 0.0
-    cells = []
-    for row in part:
-        line = []
-        for v in row:
-            style = f"padding:0;width:8px;height:8px;background:{colour(v, top)}"
-            line.append(f'<td title="{v:.4g}" style="{style}"></td>')
-        cells.append(f"<tr>{''.join(line)}</tr>")
-    return f'<table style="border-collapse:collapse;border-spacing:0">{"".join(cells)}</table>'
+    cells = [
+        f'<rect x="{j * CELL}" y="{i * CELL}" width="{CELL}" height="{CELL}" {fill(v, top)}>'
+        f"<title>[{rows[i]}, {cols[j]}] = {v:.4g}</title></rect>"
+        for (i, j), v in np.ndenumerate(part)
+    ]
+    width, height = len(cols) * CELL, len(rows) * CELL
+    frame = f'<rect width="{width}" height="{height}" fill="none" stroke="currentColor"'
+    svg = (
+        f'<svg width="{width + 2}" height="{height + 2}" viewBox="-1 -1 {width + 2} {height + 2}">'
+        f'{"".join(cells)}{frame} stroke-opacity="0.4"/></svg>'
+    )
+    if part.shape == value.shape:
+        return svg
+    shown = f"{len(rows)} of {value.shape[0]} rows, {len(cols)} of {value.shape[1]} columns"
+    return f"{svg}<div><small>{shown}</small></div>"
 
 
-def colour(v: float, top: float) -> str:
-    """Blue below zero, red above, white at zero, grey where not finite."""
+def fill(v: float, top: float) -> str:
+    """Colour of a cell, as opaque as the value is large."""
     if not np.isfinite(v):
-        return "#888"
+        return 'fill="#888"'
     share = 0.0 if top == 0 else min(abs(v) / top, 1.0)
-    pale = int(255 - 175 * share)
-    return f"rgb(255,{pale},{pale})" if v >= 0 else f"rgb({pale},{pale},255)"
+    return f'fill="{"#e0452c" if v >= 0 else "#3b76e0"}" fill-opacity="{share:.2f}"'
+
+
+def numbers(value: np.ndarray[Any, Any]) -> str:
+    """The elements as text: the ends of each axis if there are many. Scrolls, never overflows."""
+    ends = 3 if value.ndim < 3 else 1
+    text = np.array2string(value, threshold=NUMBERS, edgeitems=ends, separator=", ")
+    style = "margin:0;overflow:auto;max-height:20em"
+    return f'<pre style="{style}">{html.escape(text)}</pre>'
 
 
 def array_html(x: Array) -> str:
-    """Header, summary statistics, and a heat map for small 2-D arrays or the first elements."""
+    """Header, summary statistics, and the elements, or a heat map of a larger matrix."""
     head = f"<b>Array</b> {html.escape(x.aval.str_short())}"
     if x._buffer is None and x._hidden():
         return f"<div>{head} <i>{html.escape(origin(x))}</i></div>"
-    if dtypes.is_key(x.aval.dtype):
-        return f"<div>{head}<pre>{html.escape(str(x._value))}</pre></div>"
+    if x._buffer is not None and x._buffer.deleted:
+        return f"<div>{head} <i>deleted</i></div>"
     value = x._value
-    if value.ndim == 2 and value.size and not np.iscomplexobj(value):
-        body = heat_map(value)
-    else:
-        body = f"<pre>{html.escape(np.array2string(value, threshold=60, separator=', '))}</pre>"
-    facts = f"<div><small>{summary(value)}</small></div>" if value.size else ""
+    if dtypes.is_key(x.aval.dtype):
+        return f"<div>{head}{numbers(np.asarray(value))}</div>"
+    many = value.ndim == 2 and min(value.shape) > 1 and value.size > NUMBERS
+    matrix = many and not np.iscomplexobj(value)
+    body = heat_map(value) if matrix else numbers(value) if value.size else ""
+    facts = f"<div><small>{summary(value)}</small></div>" if value.size > 1 else ""
     return f"<div>{head}{facts}{body}</div>"

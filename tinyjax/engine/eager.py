@@ -22,6 +22,7 @@ from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var
 from tinyjax.core.config import config
 from tinyjax.core.ops import ELEMENTWISE, Op
+from tinyjax.core.source import hide_frames
 from tinyjax.core.uop import Buffer
 from tinyjax.engine.array import Array
 from tinyjax.interpreters.evaluate import SHARING, SILENT, plan_of
@@ -49,46 +50,55 @@ def eager(fun: F) -> F:
     unary = len(inspect.signature(fun).parameters) == 1
 
     def of_one(x: Any, /) -> Any:
-        if type(x) is Array and not state.staging:
-            buffer = x._buffer
-            if buffer is not None and not buffer.deleted:
-                key = x.aval, config.epoch()
-                entry = plans.get(key, MISSING)
-                if entry is MISSING:
-                    entry = remember(plans, key, fun, (x,))
-                if entry is not None:
-                    plan, of = entry
-                    return Array.from_buffer(Buffer(plan([buffer.value]), of))
-        return fun(x)
+        try:
+            if type(x) is Array and not state.staging:
+                buffer = x._buffer
+                if buffer is not None and not buffer.deleted:
+                    key = x.aval, config.epoch()
+                    entry = plans.get(key, MISSING)
+                    if entry is MISSING:
+                        entry = remember(plans, key, fun, (x,))
+                    if entry is not None:
+                        plan, of = entry
+                        return Array.from_buffer(Buffer(plan([buffer.value]), of))
+            return fun(x)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def of_two(x: Any, y: Any, /) -> Any:
-        if not state.staging:
-            key: Hashable
-            values: list[np.ndarray] | None = None
-            if type(x) is Array:
-                p = x._buffer
-                if p is not None and not p.deleted:
-                    if type(y) is Array:
-                        q = y._buffer
-                        if q is not None and not q.deleted:
-                            key, values = (x.aval, y.aval, config.epoch()), [p.value, q.value]
-                    elif type(y) in NUMBERS:
-                        key, values = (x.aval, literal(y), config.epoch()), [p.value]
-            elif type(x) in NUMBERS and type(y) is Array:
-                q = y._buffer
-                if q is not None and not q.deleted:
-                    key, values = (literal(x), y.aval, config.epoch()), [q.value]
-            if values is not None:
-                entry = plans.get(key, MISSING)
-                if entry is MISSING:
-                    entry = remember(plans, key, fun, (x, y))
-                if entry is not None:
-                    plan, of = entry
-                    return Array.from_buffer(Buffer(plan(values), of))
-        return fun(x, y)
+        try:
+            if not state.staging:
+                key: Hashable
+                values: list[np.ndarray] | None = None
+                if type(x) is Array:
+                    p = x._buffer
+                    if p is not None and not p.deleted:
+                        if type(y) is Array:
+                            q = y._buffer
+                            if q is not None and not q.deleted:
+                                key, values = (x.aval, y.aval, config.epoch()), [p.value, q.value]
+                        elif type(y) in NUMBERS:
+                            key, values = (x.aval, literal(y), config.epoch()), [p.value]
+                elif type(x) in NUMBERS and type(y) is Array:
+                    q = y._buffer
+                    if q is not None and not q.deleted:
+                        key, values = (literal(x), y.aval, config.epoch()), [q.value]
+                if values is not None:
+                    entry = plans.get(key, MISSING)
+                    if entry is MISSING:
+                        entry = remember(plans, key, fun, (x, y))
+                    if entry is not None:
+                        plan, of = entry
+                        return Array.from_buffer(Buffer(plan(values), of))
+            return fun(x, y)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     short = of_one if unary else of_two
     functools.update_wrapper(short, fun)
+    short.__boundary__ = True  # type: ignore[union-attr]
     return short  # type: ignore[return-value]
 
 
@@ -108,7 +118,8 @@ def remember(
         out = fun(*[Array(next(given)) if type(a) is Array else a for a in args])
     node = out.node
     entry: Entry = None
-    if node.op in ELEMENTWISE and node.op not in SHARING:
+    checked = config.jax_debug_nans or config.jax_debug_infs
+    if node.op in ELEMENTWISE and node.op not in SHARING and not checked:
         body, captured = close([node], variables)
         if not captured:
             entry = short_plan(body), node.aval

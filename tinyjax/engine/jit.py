@@ -20,16 +20,18 @@ from tinyjax.core.config import config
 from tinyjax.core.errors import StaticArgumentError
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
-from tinyjax.core.source import api_boundary
+from tinyjax.core.source import hide_frames
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
-from tinyjax.core.uop import UOp, results
+from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.compiled import Executable, executable
+from tinyjax.engine.effects import perform
 from tinyjax.engine.explain import History
+from tinyjax.engine.refs import Ref, RefArgument, opened, through
 from tinyjax.engine.tracing import Traced, argument_paths, name_of, stage, stage_cached
 from tinyjax.engine.values import finish_all, is_array_like, lift
-from tinyjax.interpreters.trace import state
+from tinyjax.interpreters.trace import state, values_of
 
 Names = str | Iterable[str] | None
 Numbers = int | Sequence[int] | None
@@ -104,6 +106,7 @@ class Jitted:
         self.donate_argnums, self.donate_argnames = self._resolve(donate_argnums, donate_argnames)
         self.keep_traces = True
         self._entries: dict[Hashable, Entry] = {}
+        self._forms: dict[Hashable, Jitted] = {}
         self._recent: Entry | None = None
         self._plain = not (
             self.static_argnums
@@ -131,8 +134,8 @@ class Jitted:
         for i in nums:
             if not variadic and not -count <= i < count:
                 raise ValueError(
-                    f"jitted function has static_argnums={nums}, donate_argnums={nums} but only "
-                    f"accepts {count} positional arguments."
+                    f"jitted function has static_argnums or donate_argnums {nums} but only accepts "
+                    f"{count} positional arguments: {', '.join(positional) or 'none'}."
                 )
         for name in strs:
             if name not in known and not has_kwargs:
@@ -155,31 +158,37 @@ class Jitted:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._plain and not kwargs and not state.traces:
-            entry = self._recent
-            if entry is not None and entry.epoch == config.epoch():
-                leaves = entry.read(args)  # type: ignore[misc]
-                if leaves is not None:
-                    try:
-                        if [x.aval for x in leaves] == entry.avals:  # interned: identity decides
-                            buffers = [x._buffer for x in leaves]
-                            if None not in buffers:
-                                return self._run(entry, buffers)
-                    except AttributeError:  # a leaf that is not an Array
-                        pass
-            leaves, tree = tree_flatten(args)
-            try:
-                key = (tree, tuple([x.aval for x in leaves]), config.epoch())
-                entry = self._entries.get(key)
-                buffers = [x._buffer for x in leaves]
-            except AttributeError:  # a leaf that is not an Array: converted (or refused) below
-                entry = None
-            if entry is not None and None not in buffers:
-                if entry.read is None:
-                    entry.read = entry.in_tree.flattener()
-                self._recent = entry
-                return self._run(entry, buffers)
-        return self._general(args, kwargs)
+        try:
+            if self._plain and not kwargs and not state.traces:
+                entry = self._recent
+                if entry is not None and entry.epoch == config.epoch():
+                    leaves = entry.read(args)  # type: ignore[misc]
+                    if leaves is not None:
+                        try:
+                            if [
+                                x.aval for x in leaves
+                            ] == entry.avals:  # interned: identity decides
+                                buffers = [x._buffer for x in leaves]
+                                if None not in buffers:
+                                    return self._run(entry, buffers)
+                        except AttributeError:  # a leaf that is not an Array
+                            pass
+                leaves, tree = tree_flatten(args)
+                try:
+                    key = (tree, tuple([x.aval for x in leaves]), config.epoch())
+                    entry = self._entries.get(key)
+                    buffers = [x._buffer for x in leaves]
+                except AttributeError:  # a leaf that is not an Array: converted (or refused) below
+                    entry = None
+                if entry is not None and None not in buffers:
+                    if entry.read is None:
+                        entry.read = entry.in_tree.flattener()
+                    self._recent = entry
+                    return self._run(entry, buffers)
+            return self._general(args, kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def _run(self, entry: Entry, buffers: list[Any]) -> Any:
         outs = entry.executable.run(buffers + entry.captured if entry.captured else buffers)
@@ -187,26 +196,48 @@ class Jitted:
             return Array.from_buffer(outs[0])
         return tree_unflatten(entry.out_tree, [Array.from_buffer(o) for o in outs])
 
-    @api_boundary
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if config.jax_disable_jit:
             return self.fun(*args, **kwargs)
-        traced, nodes, donated = self._stage(args, kwargs)
-        operands = [*nodes, *traced.captured]
+        try:
+            traced, nodes, donated = self._stage(args, kwargs)
+        except RefArgument:
+            return self._with_refs(args, kwargs)
+        operands = traced.operands(nodes)
         if state.staging or any(n.free for n in operands):
             if not traced.body.src:
                 return tree_unflatten(traced.out_tree, [])
             call = UOp(Op.CALL, (traced.body, *operands), self.info)
-            return tree_unflatten(traced.out_tree, finish_all(results(call)))
+            return tree_unflatten(traced.out_tree, traced.deliver(perform(call)))
         buffers = [as_buffer(n) for n in operands]
-        compiled = executable(traced.body, len(operands), usable(donated, buffers))
+        checked = config.jax_debug_nans or config.jax_debug_infs
+        lent = frozenset() if checked else usable(donated, buffers)
+        compiled = executable(traced.body, len(operands), lent)
         outs = compiled.run(buffers)
-        if self._plain and not kwargs and self.keep_traces:
+        if checked:
+            check_results(traced, operands, outs)
+        elif self._plain and not kwargs and self.keep_traces and not traced.state:
             tree = tree_flatten(args)[1]
             key = (tree, tuple(n.aval for n in nodes), config.epoch())
             captured = [as_buffer(n) for n in traced.captured]
             self._entries[key] = Entry(compiled, captured, traced.out_tree, tree, key[1], key[2])
-        return tree_unflatten(traced.out_tree, [Array.from_buffer(o) for o in outs])
+        values = [Array.from_buffer(o) for o in outs[: len(outs) - traced.effects]]
+        return tree_unflatten(traced.out_tree, traced.deliver(values))
+
+    def _with_refs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call with mutable arrays among the arguments: a jitted function of what they hold."""
+        if not self._plain:
+            raise TypeError(
+                f"{name_of(self.fun)} has static or donated arguments, beside which a Ref cannot be "
+                "passed.\n  Close over the Ref, or over the static values (functools.partial)."
+            )
+        leaves, tree = tree_flatten((args, kwargs))
+        flat, places = opened(self.fun, tree, leaves, name_of(self.fun))
+        key = ("refs", tree, tuple(places))
+        form = self._forms.get(key)
+        if form is None:
+            form = self._forms[key] = Jitted(flat, info=self.info, kind=self.kind)
+        return through(leaves, places, form)
 
     def _split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -249,6 +280,8 @@ class Jitted:
         leaves, tree = tree_flatten((tuple(dynamic), rest))
         nodes = []
         for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Ref):
+                raise RefArgument(self._bad_leaf(args, kwargs, leaf, i))
             if not is_array_like(leaf):
                 raise TypeError(self._bad_leaf(args, kwargs, leaf, i))
             nodes.append(lift(leaf))
@@ -362,6 +395,18 @@ class Jitted:
 
     def __repr__(self) -> str:
         return f"<jitted {name_of(self.fun)}>"
+
+
+def check_results(traced: Traced, operands: Sequence[UOp], outs: Sequence[Any]) -> None:
+    """Under debug_nans or debug_infs: if a result is bad, run op by op to find out where it came
+    from. Raises: FloatingPointError naming the operation and the user's line."""
+    if not (config.jax_debug_nans or config.jax_debug_infs):
+        return
+    from tinyjax.interpreters import find_bad  # only for people who look for a cause
+
+    bad = find_bad.judge(config.jax_debug_nans, config.jax_debug_infs)
+    if any(bad(o.value) for o in outs):
+        find_bad.check_body(traced.body, values_of(operands), bad, traced.sites)
 
 
 def usable(donated: frozenset[int], buffers: Sequence[Any]) -> frozenset[int]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
-from tinyjax.core.body import params_of
+from tinyjax.core.body import inherited, params_of
+from tinyjax.core.composites import raised_body
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
@@ -17,12 +18,14 @@ from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.compiled import executable
 from tinyjax.engine.jit import Jitted, as_buffer
+from tinyjax.engine.refs import current
 from tinyjax.engine.tracing import Traced
 from tinyjax.engine.values import lift, shaped_abstractify
 from tinyjax.interpreters.count import arithmetic
+from tinyjax.interpreters.effects import START
 
 if TYPE_CHECKING:
-    from tinyjax.core.printer import Jaxpr
+    from tinyjax.engine.jaxprs import ClosedJaxpr
 
 
 class ShapeDtypeStruct:
@@ -119,11 +122,14 @@ class Stages:
         return self.traced.body
 
     @property
-    def jaxpr(self) -> Jaxpr:
-        """The body, printable."""
-        from tinyjax.core.printer import Jaxpr  # only for people who look
+    def jaxpr(self) -> ClosedJaxpr:
+        """The body, to print or to walk over; captured arrays are its consts."""
+        from tinyjax.engine.jaxprs import closed_jaxpr  # only for people who look
 
-        return Jaxpr(self.traced.body, len(self.in_avals) + len(self.traced.captured))
+        consts = [Array(c) for c in (*self.traced.captured, *map(current, self.traced.refs))]
+        consts += [Array(START)] * self.traced.effects
+        table = inherited(self.traced.body.src, self.traced.sites)
+        return closed_jaxpr(self.traced.body, self.in_avals, consts, table)
 
     @property
     def out_info(self) -> Any:
@@ -141,7 +147,9 @@ class Lowered:
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
-        self.count = len(stages.in_avals) + len(stages.traced.captured)
+        traced = stages.traced
+        self.count = len(stages.in_avals) + len(traced.captured) + len(traced.refs)
+        self.count += traced.effects
 
     @functools.cached_property
     def _lowered(self) -> Any:
@@ -149,10 +157,10 @@ class Lowered:
         from tinyjax.lowering.program import lower
 
         body, leaves = hoist_memory(self.stages.body, self.count)
-        return lower(body, self.count + len(leaves), self.stages.donated)
+        return lower(raised_body(body), self.count + len(leaves), self.stages.donated)
 
     @property
-    def jaxpr(self) -> Jaxpr:
+    def jaxpr(self) -> ClosedJaxpr:
         """Stage 1."""
         return self.stages.jaxpr
 
@@ -173,14 +181,16 @@ class Lowered:
 
     @property
     def schedule(self) -> str:
-        """The steps of the program, and where memory goes."""
-        return str(self._lowered)
+        """The steps of the program, where memory goes, and the decisions each kernel was made by:
+        vectors, unrolling, tiles, tasks."""
+        return "\n\n".join(part for part in (str(self._lowered), self._lowered.decisions()) if part)
 
     def _codes(self) -> list[Any]:
+        from tinyjax.lowering.passes import codes_of
         from tinyjax.lowering.target import host
 
         target = host()
-        return [code for kernel in self.kernels for code in kernel.codes(target)]
+        return [code for kernel in self.kernels for code in codes_of(kernel, target)]
 
     @property
     def llvm(self) -> str:
@@ -243,7 +253,7 @@ class Lowered:
         parts = [("jaxpr", str(self.jaxpr)), ("fusion", self.fusion), ("schedule", self.schedule)]
         parts += [(k.title(), str(k)) for k in self.kernels]
         return "".join(
-            f"<details><summary>{html.escape(name)}</summary><pre>{html.escape(text)}</pre></details>"
+            f"<details><summary>{html.escape(name)}</summary><pre style='overflow-x:auto'>{html.escape(text)}</pre></details>"
             for name, text in parts
         )
 
@@ -255,7 +265,7 @@ class Compiled:
         self.lowered = lowered
         stages = lowered.stages
         self._executable = executable(stages.body, lowered.count, stages.donated)
-        self._captured = [as_buffer(n) for n in stages.traced.captured]
+        self._captured = [as_buffer(n) for n in stages.traced.operands([])]
 
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -278,8 +288,13 @@ class Compiled:
                 "Cannot apply JAX transformations to a function lowered and compiled for a "
                 "particular signature."
             )
-        outs = self._executable.run([as_buffer(n) for n in nodes] + self._captured)
-        return tree_unflatten(stages.traced.out_tree, [Array.from_buffer(o) for o in outs])
+        traced = stages.traced
+        captured = self._captured
+        if traced.refs:
+            captured = [as_buffer(n) for n in traced.operands([])]
+        outs = self._executable.run([as_buffer(n) for n in nodes] + captured)
+        values = [Array.from_buffer(o) for o in outs[: len(outs) - traced.effects]]
+        return tree_unflatten(traced.out_tree, traced.deliver(values))
 
     def cost_analysis(self) -> dict[str, Any]:
         """Arithmetic and memory."""

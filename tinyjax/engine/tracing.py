@@ -16,27 +16,34 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from tinyjax.core.avals import Aval
+from tinyjax.core.avals import TOKEN, Aval
 from tinyjax.core.body import close
 from tinyjax.core.config import config
-from tinyjax.core.source import Site
+from tinyjax.core.sites import Table
 from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array, refuse_escaped
+from tinyjax.engine.effects import next_token
+from tinyjax.engine.refs import Ref, assign, current
 from tinyjax.engine.values import is_array_like, lift
 from tinyjax.interpreters.trace import Trace, open_trace, state
 
 
 @dataclass(slots=True)
 class Traced:
-    """A staged function: body, captured nodes (its last arguments), output tree."""
+    """A staged function: body, captured nodes (its last arguments), output tree.
+
+    Mutable arrays that it touches are the next parameters and outputs, and with effects a token is
+    the last parameter and output. `sites` says where the nodes of the body come from.
+    """
 
     body: UOp
     captured: list[UOp]
     out_tree: PyTreeDef
     owners: tuple[Trace, ...]
-    sites: list[Site | None]
+    sites: Table
+    refs: tuple[Ref, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -44,9 +51,33 @@ class Traced:
         return all(t in state.traces for t in self.owners)
 
     @property
+    def effects(self) -> bool:
+        """Whether it does more than compute."""
+        outs = self.body.src
+        return bool(outs) and outs[-1].aval is TOKEN
+
+    @property
     def out_avals(self) -> tuple[Aval, ...]:
         """Avals of the flat outputs."""
-        return self.body.aval.elts  # type: ignore[no-any-return]
+        elts: tuple[Aval, ...] = self.body.aval.elts
+        return elts[: len(elts) - len(self.refs) - self.effects]
+
+    @property
+    def state(self) -> bool:
+        """Whether it has effects or touches mutable arrays."""
+        return self.effects or bool(self.refs)
+
+    def operands(self, args: Sequence[UOp]) -> list[UOp]:
+        """What a call takes: arguments, captured values, what mutable arrays hold, a token."""
+        given = [*args, *self.captured, *map(current, self.refs)]
+        return [*given, next_token(given)] if self.effects else given
+
+    def deliver(self, results: Sequence[Array]) -> list[Array]:
+        """The user's results of a call (without token); the rest goes into the mutable arrays."""
+        count = len(results) - len(self.refs)
+        for ref, value in zip(self.refs, results[count:], strict=True):
+            assign(ref, value.node)
+        return list(results[:count])
 
 
 def name_of(fun: Any) -> str:
@@ -87,6 +118,12 @@ def output_nodes(out: Any, fun: Any, kind: str) -> tuple[list[UOp], PyTreeDef]:
         return [x.node if type(x) is Array else _output(x) for x in leaves], tree
     except TypeError:
         for path, leaf in tree_flatten_with_path(out)[0]:
+            if isinstance(leaf, Ref):
+                raise ValueError(
+                    f"function {name_of(fun)} traced for {kind} returned a mutable array reference "
+                    f"of type Ref{{{leaf.aval_.str_short()}}}, but mutable array references cannot "
+                    "be returned.\n  Return its value, jax.freeze(ref)."
+                ) from None
             if not is_array_like(leaf):
                 raise TypeError(
                     f"function {name_of(fun)} traced for {kind} returned a value of type "
@@ -116,12 +153,21 @@ def stage(
         variables = [trace.variable(a, p) for a, p in zip(avals, names, strict=True)]
         args, kwargs = tree_unflatten(in_tree, [Array(v) for v in variables])
         nodes, out_tree = output_nodes(fun(*args, **kwargs), name_from or fun, kind)
-        body, captured = close(nodes, variables)
+        chain = trace.chain
+        table: Table = {}
+        cells = trace.cells
+        starts = [c.start for c in cells.values() if c.start is not None]
+        body, captured = close(
+            [*nodes, *(c.node for c in cells.values()), *chain.tokens],
+            variables,
+            last=[*starts, *chain.starts],
+            table=table,
+        )
         for c in captured:
             refuse_escaped(c)
         owners = {v.trace for c in captured for v in c.free if v.trace is not None}
-        sites = [state.sites.get(n) for n in nodes]
-    return Traced(body, captured, out_tree, tuple(owners), sites)
+        owners |= {r.trace for r in cells if r.trace is not None}
+    return Traced(body, captured, out_tree, tuple(owners), table, tuple(cells))
 
 
 def ambient_key() -> Hashable:

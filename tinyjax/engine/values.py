@@ -6,6 +6,7 @@ writes to later would be silently wrong.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,30 @@ def shaped_abstractify(x: Any, argument: str = "") -> Aval:
         dtype = dtype if dtypes.is_key(dtype) else dtypes.canonicalize_dtype(dtype)
         return aval(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
     return lift(x, argument).aval  # type: ignore[no-any-return]
+
+
+def canonical_shape(shape: Any) -> tuple[int, ...]:
+    """A shape given as an int or a sequence of ints (0-d arrays count)."""
+    if isinstance(shape, (int, np.integer)):
+        return (int(shape),)
+    if type(shape) is Array or isinstance(shape, np.ndarray):
+        shape = shape.tolist() if shape.ndim else [shape]
+    try:
+        out = tuple(operator.index(s) for s in shape)
+    except TypeError:
+        given = shape if isinstance(shape, (tuple, list)) else ()
+        traced = [s for s in given if type(s) is Array and s.is_tracer]
+        raise TypeError(
+            f"Shapes must be 1D sequences of concrete values of integer type, got {shape!r}."
+            + "".join(
+                f"\n{s._origin_msg()}\n  A shape must not depend on traced values: mark the argument "
+                "static (static_argnames)."
+                for s in traced[:1]
+            )
+        ) from None
+    if any(s < 0 for s in out):
+        raise ValueError(f"Shapes must be non-negative, got {out}.")
+    return out
 
 
 def block_until_ready(x: Any) -> Any:

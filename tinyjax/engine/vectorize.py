@@ -12,10 +12,13 @@ from tinyjax.core import build as b
 from tinyjax.core.avals import aval
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
+from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.treematch import flatten_axes
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import lift_leaves
+from tinyjax.engine.effects import settle
+from tinyjax.engine.refs import RefArgument, opened, through
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes
 from tinyjax.engine.values import finish_all
 from tinyjax.interpreters.batch import batch, spread
@@ -29,7 +32,7 @@ def in_axes_per_leaf(fun: Any, in_axes: Any, args: tuple[Any, ...], tree: Any) -
     if not isinstance(in_axes, (int, tuple, type(None))) and not _single_tree(in_axes, args):
         raise TypeError(
             f"vmap in_axes must be an int, None, or a tuple of entries corresponding to the "
-            f"positional arguments passed to the function, but got {in_axes}."
+            f"positional arguments passed to the function, but got {in_axes!r}."
         )
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
         raise ValueError(
@@ -124,7 +127,10 @@ def vmap(
     @api_boundary
     def vmapped(*args: Any, **kwargs: Any) -> Any:
         paths = argument_paths(fun, args, kwargs)
-        nodes, tree = lift_leaves((args, kwargs), lambda: paths, "arguments of vmap")
+        try:
+            nodes, tree = lift_leaves((args, kwargs), lambda: paths, "arguments of vmap")
+        except RefArgument:
+            return with_refs(args, kwargs)
         args_tree, kwargs_tree = tree.children()
         axes = in_axes_per_leaf(fun, in_axes, args, args_tree) if args else []
         axes += [0] * kwargs_tree.num_leaves
@@ -145,16 +151,35 @@ def vmap(
                 inputs[own] = b.iota((size,), 0)
             new_args, new_kwargs = tree_unflatten(tree, leaves)
             outs, out_tree = output_nodes(fun(*new_args, **new_kwargs), fun, "vmap")
-            values, flags = batch(outs, inputs, size)
+            values, flags = batch([*outs, *trace.chain.tokens], inputs, size)
+            if trace.chain.tokens:
+                trace.chain.last = values[-1]
             targets = flatten_axes(
                 "vmap out_axes", out_tree, out_axes, value_name="the return value"
             )
             final = [
                 place_axis(v, flag, axis, size, out, fun)
-                for v, flag, axis, out in zip(values, flags, targets, outs, strict=True)
+                for v, flag, axis, out in zip(values, flags, targets, outs, strict=False)
             ]
-            arrays = finish_all(rebind(final, {}))
+            arrays = finish_all(settle(trace, rebind(final, {})))
         return tree_unflatten(out_tree, arrays)
+
+    def with_refs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """With mutable arrays among the arguments: they are mapped as arrays are."""
+        leaves, tree = tree_flatten((args, kwargs))
+        args_tree, kwargs_tree = tree.children()
+        axes = in_axes_per_leaf(fun, in_axes, args, args_tree) + [0] * kwargs_tree.num_leaves
+        flat, places = opened(fun, tree, leaves, name_of(fun))
+        mapped = vmap(
+            flat,
+            (axes,),
+            (out_axes, [axes[i] for i in places]),
+            axis_name,
+            axis_size,
+            spmd_axis_name,
+            sum_match,
+        )
+        return through(leaves, places, mapped)
 
     return vmapped
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tinyjax.core import build as b
-from tinyjax.core import dtypes
-from tinyjax.core.avals import Aval
+from tinyjax.core import dtypes, sites
+from tinyjax.core.avals import TOKEN, Aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
-from tinyjax.core.infos import CallInfo, GatherInfo, ScanInfo, ScatterInfo
+from tinyjax.core.infos import CallInfo, GatherInfo, ScanInfo, ScatterInfo, each_backward, nonzero
 from tinyjax.core.ops import COMPARISONS, ELEMENTWISE, Op
-from tinyjax.core.uop import UOp, depends_on, get, results, toposort, tuple_of
+from tinyjax.core.uop import UOp, depends_on, get, results, token_of, toposort, tuple_of
+from tinyjax.interpreters.effects import apply_rule, has_effects, inserted, token_index, without
 
 Flags = tuple[bool, ...]
 BatchRule = Callable[[UOp, Sequence[UOp], Flags, int], tuple[UOp, Any]]
@@ -32,8 +33,13 @@ def spread(x: UOp, size: int) -> UOp:
 
 
 def batched(x: UOp, flag: bool, size: int) -> UOp:
-    """The value with a batch axis, added if it has none."""
-    return x if flag else spread(x, size)
+    """The value with a batch axis, added if it has none. The token of effects never has one."""
+    return x if flag or x.aval is TOKEN else spread(x, size)
+
+
+def every(body: UOp) -> Flags:
+    """All outputs batched (but the token)."""
+    return tuple(o.aval is not TOKEN for o in body.src)
 
 
 def shifted(axes: Sequence[int]) -> tuple[int, ...]:
@@ -280,8 +286,17 @@ def host_call_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple
     return UOp(Op.HOST_CALL, operands, info), True
 
 
-def callback_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, bool]:
+def callback_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
     """One call for all examples if it is said to be vectorized, else one call each, in order."""
+    if not n.arg.pure:
+        if n.arg.kind == "io" and n.arg.ordered:
+            raise ValueError(
+                "Cannot `vmap` ordered IO callback: the order of its calls for different examples "
+                "is not defined. Pass ordered=False (they come in order of the examples)."
+            )
+        levels = (*n.arg.levels, (flags[:-1], size))
+        info = replace(n.arg, out=with_batch(n.arg.out, size), levels=levels)
+        return UOp(n.op, tuple(src), info), (*(True,) * len(info.out), False)
     if n.arg.vectorized in ("expand_dims", "broadcast_all"):
         fill = size if n.arg.vectorized == "broadcast_all" else 1
         operands = tuple(x if f else spread(x, fill) for x, f in zip(src, flags, strict=True))
@@ -290,9 +305,25 @@ def callback_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[
 
 
 def check_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
-    """The condition must hold for every example."""
-    holds = b.reduce("and", src[0], (0,)) if flags[0] else src[0]
-    return UOp(Op.CHECK, (holds, *src[1:]), n.arg), ()
+    """The condition must hold for every example; the message is that of the first that fails."""
+    holds, *values, token = src
+    if flags[0]:
+        _, worst = b.argreduce("min", b.cast(holds, dtypes.int32), 0)
+        holds = b.reduce("and", holds, (0,))
+    else:
+        worst = b.scalar(0, dtypes.int32)
+    values = [
+        b.reshape(b.dynamic_slice(v, [worst, *zero_starts(v)], (1, *v.shape[1:])), v.shape[1:])
+        if f
+        else v
+        for v, f in zip(values, flags[1:-1], strict=True)
+    ]
+    return UOp(Op.CHECK, (holds, *values, token), n.arg), (False,)
+
+
+def zero_starts(x: UOp) -> list[UOp]:
+    """Starts of a slice that is whole along all axes but the first."""
+    return [b.scalar(0, dtypes.int32)] * (x.ndim - 1)
 
 
 def batch_by_scan(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> UOp:
@@ -335,7 +366,10 @@ def batched_body(
             batched(v, f, size) if want else v
             for v, f, want in zip(values, out_flags, force, strict=True)
         ]
-        out_flags = [f or want for f, want in zip(out_flags, force, strict=True)]
+        out_flags = [
+            f or (want and v.aval is not TOKEN)
+            for v, f, want in zip(values, out_flags, force, strict=True)
+        ]
     new = reclose(values, new_params)
     out = (new, tuple(out_flags))
     body.derived[key] = out
@@ -345,6 +379,11 @@ def batched_body(
 def example(aval: Aval, flag: bool) -> Aval:
     """Aval of one example of a (perhaps batched) value."""
     return aval.update(shape=aval.shape[1:]) if flag else aval
+
+
+def with_token(body: UOp, kinds: Sequence[Aval], flags: Flags) -> tuple[list[Aval], Flags]:
+    """Parameters of a rule's body: a token comes last if it has effects."""
+    return ([*kinds, TOKEN], (*flags, False)) if has_effects(body) else (list(kinds), flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +416,8 @@ class BatchedRule:
         inexact = [i for i, a in enumerate(ones) if dtypes.is_inexact(a.dtype)]
         flags = (*self.flags, *(self.flags[i] for i in inexact))
         kinds = [*ones, *(ones[i].strip_weak_type() for i in inexact)]
-        new, _ = batched_body(body, kinds, flags, self.size, (True,) * len(body.src))
+        kinds, flags = with_token(body, kinds, flags)
+        new, _ = batched_body(body, kinds, flags, self.size, every(body))
         return new, out_zero
 
     def vjp_bodies(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, UOp]:
@@ -386,16 +426,29 @@ class BatchedRule:
         forward, backward = self.rule.vjp_bodies(ones, zero)
         new, res_flags = batched_body(
             forward,
-            ones,
-            self.flags,
+            *with_token(forward, ones, self.flags),
             self.size,
             (True,) * self.num_out + (False,) * (len(forward.src) - self.num_out),
         )
-        held = forward.src[self.num_out :]
+        place = token_of(forward.src)
+        res_flags = tuple(without(res_flags, place))
+        held = without(forward.src, place)[self.num_out :]
         outs = [o.aval for o in forward.src[: self.num_out] if dtypes.is_inexact(o.dtype)]
-        kinds = [*(h.aval for h in held), *(o.strip_weak_type() for o in outs)]
-        flags = (*res_flags[self.num_out :], *(True,) * len(outs))
         inexact = [f for a, f in zip(ones, self.flags, strict=True) if dtypes.is_inexact(a.dtype)]
+
+        def summed(body: UOp, zero: Flags) -> UOp:
+            given = nonzero(outs, zero)
+            kinds = [*(h.aval for h in held), *(o.strip_weak_type() for o in given)]
+            flags = (*res_flags[self.num_out :], *(True,) * len(given))
+            return self._summed(body, *with_token(body, kinds, flags), inexact)
+
+        return new, each_backward(backward, summed)
+
+    def _summed(
+        self, backward: UOp, kinds: Sequence[Aval], flags: Flags, wanted: Sequence[bool]
+    ) -> UOp:
+        """A batched backward body; cotangents of unbatched arguments are sums over the examples."""
+        wanted = [*wanted, *[False] * has_effects(backward)]
         back, back_flags = batched_body(
             backward, kinds, flags, self.size, (False,) * len(backward.src)
         )
@@ -407,15 +460,17 @@ class BatchedRule:
             ],
         )
         fixed = []
-        for v, is_batched, want in zip(values, back_flags, inexact, strict=True):
-            if is_batched and not want:
+        for v, is_batched, want in zip(values, back_flags, wanted, strict=True):
+            if v.aval is TOKEN:
+                pass
+            elif is_batched and not want:
                 v = b.sum_(v, (0,))
             elif not is_batched and want:
                 v = spread(v, self.size)
             elif not is_batched and not want:
                 v = b.mul(v, b.like(v, self.size))
             fixed.append(v)
-        return new, reclose(fixed, params)
+        return reclose(fixed, params)
 
 
 def call_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
@@ -426,11 +481,30 @@ def call_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp,
     avals = [a.aval for a in n.src[1:]]
     if info.rule is None:
         new, out_flags = batched_body(body, avals, arg_flags, size)
+        if info.repeat is not None:
+            prints, count = info.repeat
+            kinds, which = with_token(prints, avals[-count:], arg_flags[-count:])
+            info = replace(info, repeat=(batched_body(prints, kinds, which, size)[0], count))
         return UOp(Op.CALL, (new, *args), info), out_flags
-    all_out = (True,) * len(body.src)
+    place = token_of(n.operands)
+    if hasattr(info.rule, "batched"):
+        return custom_vmap_rule(n, args, arg_flags, size)
+    all_out = every(body)
     new, _ = batched_body(body, avals, arg_flags, size, all_out)
-    rule = BatchedRule(info.rule, arg_flags, size, len(body.src))
+    rule = BatchedRule(info.rule, tuple(without(arg_flags, place)), size, sum(all_out))
     return UOp(Op.CALL, (new, *args), replace(info, rule=rule)), all_out
+
+
+def custom_vmap_rule(n: UOp, args: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
+    """The user's batching rule in place of the function (engine/custom_batching.py)."""
+    place, out_place = token_of(n.operands), token_of(results(n))
+    kinds = [a.aval for a in without(n.operands, place)]
+    body, out_flags = n.arg.rule.batched(kinds, tuple(without(flags, place)), size)
+    token = None if place is None else args[place]
+    values, token = apply_rule(body, without(args, place), token)
+    return tuple_of(inserted(values, out_place, token)), tuple(
+        inserted(out_flags, out_place, False)
+    )
 
 
 def custom_lin_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
@@ -442,10 +516,14 @@ def custom_lin_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tupl
         *src[:held],
         *(batched(s, f, size) for s, f in zip(src[held:], flags[held:], strict=True)),
     ]
-    kinds = [*(s.aval for s in n.src[:held]), *info.out]
-    body_flags = (*flags[:held], *(True,) * len(info.out))
-    back, _ = batched_body(info.backward, kinds, body_flags, size, (True,) * len(info.backward.src))
-    new = replace(info, out=with_batch(info.out, size), backward=back)
+
+    def back(body: UOp, zero: Flags) -> UOp:
+        outs = nonzero(info.out, zero)
+        kinds = [*(s.aval for s in n.src[:held]), *outs]
+        body_flags = (*flags[:held], *(True,) * len(outs))
+        return batched_body(body, *with_token(body, kinds, body_flags), size, every(body))[0]
+
+    new = replace(info, out=with_batch(info.out, size), backward=each_backward(info.backward, back))
     if info.forward is not None:
         kinds = [s.aval for s in n.src]
         body_flags = (*flags[:held], *(True,) * (len(kinds) - held))
@@ -493,6 +571,11 @@ def while_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp
     info = n.arg
     cc, bc = info.cond_consts, info.body_consts
     cond, body = n.src[:2]
+    if ordered_io(body):
+        raise ValueError(
+            "Ordered IO effects not supported in vmap: examples leave a while_loop at different "
+            "steps. Pass ordered=False."
+        )
     args, old, arg_flags = src[2:], n.src[2:], flags[2:]
     avals = [a.aval for a in old]
     c_avals, b_avals, k_avals = avals[:cc], avals[cc : cc + bc], avals[cc + bc :]
@@ -505,8 +588,9 @@ def while_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp
             carry = list(out)
             continue
         new_cond, (pred,) = batched_body(cond, [*c_avals, *k_avals], (*c_flags, *now), size)
-        if pred and not all(carry):
-            carry = [True] * len(carry)
+        wide = [a is not TOKEN for a in k_avals]
+        if pred and carry != wide:
+            carry = wide
             continue
         break
     given = [
@@ -525,6 +609,8 @@ def while_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp
     stepped = open_body(new_body, [*vb, *vk])
     kept = [
         b.where(b.expand(running, s.shape, (0,)), s, k)
+        if k.aval is not TOKEN  # examples that have ended are masked; their effects are not
+        else s
         for s, k in zip(stepped, vk, strict=True)
     ]
     masked = reclose(kept, [*vc, *vb, *vk])
@@ -534,6 +620,14 @@ def while_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp
         replace(info, body_consts=cc + bc),
     )
     return node, tuple(carry)
+
+
+def ordered_io(body: UOp) -> bool:
+    """Whether a body has an ordered IO callback."""
+    if not has_effects(body):
+        return False
+    nodes = toposort([body], bodies=True)
+    return any(n.op is Op.CALLBACK and n.arg.kind == "io" and n.arg.ordered for n in nodes)
 
 
 def cond_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
@@ -551,11 +645,17 @@ def cond_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp,
         union = tuple(any(f[i] for f in out) for i in range(len(branches[0].src)))
         new = [batched_body(br, avals, arg_flags, size, union)[0] for br in branches]
         return UOp(Op.COND, (*new, index, *args), number), union
+    if any(ordered_io(br) for br in branches):
+        raise NotImplementedError(
+            "IO effect not supported in vmap-of-cond: with a predicate per example all branches run, "
+            "so an ordered io_callback cannot stand in one. Pass ordered=False."
+        )
     wide = [batched(a, f, size) for a, f in zip(args, arg_flags, strict=True)]
-    count = len(branches[0].src)
-    every = (True,) * len(args)
+    all_out = every(branches[0])
+    all_args = tuple(a is not TOKEN for a in avals)
+    place = token_of(wide)
     chosen: list[UOp] = []
-    for i in reversed(range(number)):
+    for i in range(number) if place is not None else reversed(range(number)):
         position = b.like(index, i)
         if number == 1:
             mask = b.full((size,), b.scalar(True, b.BOOL))
@@ -571,17 +671,19 @@ def cond_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp,
             else x
             for x in wide
         ]
-        body, _ = batched_body(branches[i], avals, every, size, (True,) * count)
+        body, _ = batched_body(branches[i], avals, all_args, size, all_out)
         values = open_body(body, guarded)
+        if place is not None:  # the effects of all branches, one branch after the other
+            wide[place] = values[token_index(body)]
         chosen = (
             list(values)
             if not chosen
             else [
-                b.where(b.expand(mask, v.shape, (0,)), v, c)
-                for v, c in zip(values, chosen, strict=True)
+                b.where(b.expand(mask, v.shape, (0,)), v, c) if on else v
+                for v, c, on in zip(values, chosen, all_out, strict=True)
             ]
         )
-    return tuple_of(chosen), (True,) * count
+    return tuple_of(chosen), all_out
 
 
 # --- collectives ----------------------------------------------------------------------------------
@@ -737,4 +839,5 @@ def batch(
         if rule is None:
             raise NotImplementedError(f"vmap has no rule for {node.op.name.lower()}")
         new[node], flag[node] = rule(node, src, flags, size)
+        sites.rewritten(new[node], node)
     return [new.get(o, o) for o in outputs], [bool(flag.get(o, False)) for o in outputs]

@@ -10,10 +10,9 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.uop import UOp
+from tinyjax.interpreters.evaluate_elementwise import BUILTIN, narrow
 
 Array = np.ndarray[Any, Any]
-
-BUILTIN = 17  # NumPy's own dtypes but float16; see evaluate_elementwise
 
 
 def cast(node: UOp, args: list[Array]) -> Array:
@@ -39,7 +38,7 @@ def converter(source: Any, dtype: Any) -> Callable[[Array], Array]:
         rest = converter(part, dtype) if part != dtype else np.copy
         return lambda x: rest(x.real)
     if dtype == np.bool_:
-        zero = np.zeros((), source)
+        zero = np.array(0).astype(source)  # NaN in a format without a zero: nothing equals it
         return lambda x: np.asarray(x != zero)
     if dtypes.is_integer(dtype) and dtypes.is_float(source):
         return float_to_int(source, dtype)
@@ -51,7 +50,7 @@ def converter(source: Any, dtype: Any) -> Callable[[Array], Array]:
 
     def through(x: Array) -> Array:
         for step in steps:
-            x = x.astype(step)
+            x = narrow(x, step)
         return x
 
     return through

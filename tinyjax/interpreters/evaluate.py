@@ -19,7 +19,8 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
-from tinyjax.core.ops import BODIES, EFFECTS, IDENTITIES, MOVEMENT, Op
+from tinyjax.core.errors import deleted
+from tinyjax.core.ops import BODIES, IDENTITIES, MOVEMENT, Op
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.interpreters import convert as conversions
 from tinyjax.interpreters import evaluate_elementwise as el
@@ -70,10 +71,7 @@ def iota(node: UOp, args: list[Array]) -> Array:
 def buffer(node: UOp, args: list[Array]) -> Array:
     """The value in memory."""
     if node.arg.deleted:
-        raise RuntimeError(
-            f"Array has been deleted with shape={node.aval.str_short()}: it was donated to a jitted "
-            "function or `.delete()` was called. Use the function's result, or call it with a copy."
-        )
+        raise deleted(node.aval)
     return node.arg.value  # type: ignore[no-any-return]
 
 
@@ -150,15 +148,42 @@ def custom_lin(node: UOp, args: list[Array]) -> list[Array]:
 
 
 def callback(node: UOp, args: list[Array]) -> list[Array]:
-    """Call the user's function with ndarrays; its results must have the stated avals."""
+    """Call the user's function with ndarrays; its results must have the stated avals.
+
+    Under vmaps an effect is called once per example: the loop of the innermost vmap is the
+    outermost, as if each vmap had made its effect one per example.
+    """
     info = node.arg
+    if info.pure:
+        return called(info, info.out, args)
+    *args, token = args
+    if not info.levels:
+        return [*called(info, info.out, args), token]
+    shapes = [storage_shape(of) for of in info.out]
+    outs = [np.empty(shape, storage_dtype(of)) for shape, of in zip(shapes, info.out)]
+    depth = len(info.levels)
+    lone = [of.update(shape=of.shape[depth:]) for of in info.out]
+    batched = [[on[i] for on, _ in info.levels] for i in range(len(args))]
+    for place in np.ndindex(*(size for _, size in info.levels)):
+        # axes of a value: the last vmap's first
+        mine = [
+            a[tuple(p for p, on in zip(place, flags) if on)[::-1]]
+            for a, flags in zip(args, batched)
+        ]
+        for out, value in zip(outs, called(info, lone, mine)):
+            out[place[::-1]] = value
+    return [*outs, token]
+
+
+def called(info: Any, out: Sequence[Aval], args: Sequence[Array]) -> list[Array]:
+    """One call of a callback, its results checked."""
     found = info.callback(*args)
-    found = [] if found is None and not info.out else found
+    found = [] if found is None and not out else found
     values = list(found) if isinstance(found, (list, tuple)) else [found]
-    if len(values) != len(info.out):
-        raise ValueError(f"callback returned {len(values)} values, {len(info.out)} were declared")
+    if len(values) != len(out):
+        raise ValueError(f"callback returned {len(values)} values, {len(out)} were declared")
     checked = []
-    for value, of in zip(values, info.out):
+    for value, of in zip(values, out):
         y = np.asarray(value)
         if y.shape != storage_shape(of):
             raise ValueError(f"callback returned shape {y.shape}, {of.str_short()} was declared")
@@ -167,10 +192,19 @@ def callback(node: UOp, args: list[Array]) -> list[Array]:
 
 
 def check(node: UOp, args: list[Array]) -> list[Array]:
-    """Raise the message when the condition does not hold."""
-    if not args[0].all():
-        raise CheckFailed(node.arg.message)
-    return []
+    """Raise the message when the condition does not hold; hand on the token."""
+    holds, *values, token = args
+    if not node.arg.debug and not holds.all():
+        raise CheckFailed(check_message(node.arg, values))
+    return [token]
+
+
+def check_message(info: Any, values: Sequence[Array]) -> str:
+    """The message of a failed check, its values filled in."""
+    if info.tree is None:
+        return str(info.message)
+    given, named = info.tree.unflatten(list(values))
+    return str(info.message).format(*given, **named)
 
 
 def host_call(node: UOp, args: list[Array]) -> list[Array]:
@@ -225,7 +259,7 @@ EVAL: dict[Op, Row] = {
     Op.EXPM1: el.by_kind(real=el.unary(np.expm1), complex=el.unary(el.complex_expm1)),
     Op.LOG: el.unary(np.log),
     Op.LOG2: el.unary(np.log2),
-    Op.LOG1P: el.unary(np.log1p),
+    Op.LOG1P: el.by_kind(real=el.unary(np.log1p), complex=el.unary(el.complex_log1p)),
     Op.SIN: el.unary(np.sin),
     Op.COS: el.unary(np.cos),
     Op.TAN: el.unary(np.tan),
@@ -413,14 +447,6 @@ class Plan:
         return [values[i] for i in self.outputs]
 
 
-def ordered_roots(outputs: Sequence[UOp]) -> list[UOp]:
-    """Effects by sequence number, then the outputs: a walk over these runs effects in order."""
-    if not any(o.effects for o in outputs):
-        return list(outputs)
-    effects = [n for n in toposort(outputs) if n.op in EFFECTS]
-    return [*sorted(effects, key=lambda n: n.arg.sequence), *outputs]
-
-
 def row_of(node: UOp) -> Row:
     """The row of a node's op."""
     row = EVAL.get(node.op)
@@ -432,7 +458,7 @@ def row_of(node: UOp) -> Row:
 
 def make_plan(body: UOp) -> Plan:
     """Order the body's nodes and find where each value dies. Cost: one walk."""
-    order = toposort(ordered_roots(body.src))
+    order = toposort(body.src)
     place = {node: i for i, node in enumerate(order)}
     kept = {place[o] for o in body.src}
     last_use: dict[int, int] = {}
@@ -527,7 +553,7 @@ def _evaluate(
     Buffers and literals are read where they are used and not put into `env`.
     """
     readers = _count_readers(outputs, env) if release else None
-    for root in ordered_roots(outputs):
+    for root in outputs:
         stack = [root]
         while stack:
             node = stack[-1]

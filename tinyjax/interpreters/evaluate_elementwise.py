@@ -31,6 +31,10 @@ WIDE: dict[Any, np.dtype[Any]] = {
 }
 """Compute dtype of the dtypes that are not computed in themselves."""
 
+NANLESS = frozenset(d for d in dtypes.SMALL_FLOATS if dtypes.bit_width(d) < 8)
+"""Formats in which NaN becomes -0. NumPy's would be a zero of the opposite sign, but the sign of a
+NaN is nobody's choice: it differs between libm, the CPU and the compiler. XLA gives -0 as well."""
+
 
 def widen(x: Array) -> Array:
     """`x` in its compute dtype, exactly."""
@@ -44,6 +48,8 @@ def narrow(y: Any, dtype: Any) -> Array:
         return z
     if z.dtype.kind in "fc" and dtype in WIDE and z.dtype != np.float32:
         z = z.astype(np.float32)  # one path for every float64 -> narrow conversion (see CAST)
+    if dtype in NANLESS and z.dtype.kind == "f":
+        z = np.where(z != z, np.float32(np.nan), z)
     return z.astype(dtype)
 
 
@@ -55,7 +61,7 @@ def unary(f: Callable[[Array], Any]) -> Row:
         if x.dtype.num < BUILTIN:
             y = f(x)
             return y if type(y) is ndarray else np.asarray(y)
-        return np.asarray(f(x.astype(WIDE[x.dtype]))).astype(x.dtype)
+        return narrow(f(x.astype(WIDE[x.dtype])), x.dtype)
 
     return row
 
@@ -70,7 +76,7 @@ def binary(f: Callable[[Array, Array], Any]) -> Row:
             z = f(x, y)
             return z if type(z) is ndarray else np.asarray(z)
         wide = WIDE[dtype]
-        return np.asarray(f(x.astype(wide), y.astype(wide))).astype(dtype)
+        return narrow(f(x.astype(wide), y.astype(wide)), dtype)
 
     return row
 
@@ -219,6 +225,36 @@ def complex_div(x: Array, y: Array) -> Any:
 def boxed(x: Array) -> Any:
     """Infinities as +-1, all else as +-0."""
     return np.copysign(np.isinf(x).astype(x.dtype), x)
+
+
+def squared(x: Array) -> tuple[Array, Array]:
+    """x * x and its rounding error, for x of moderate size (Veltkamp's split, Dekker's product)."""
+    y = x * x
+    shifted = (2.0**27 + 1) * x
+    high = shifted - (shifted - x)
+    low = x - high
+    return y, ((high * high - y) + 2 * high * low) + low * low
+
+
+def two_sum(x: Array, y: Array) -> tuple[Array, Array]:
+    """x + y and its rounding error (Knuth)."""
+    s = x + y
+    part = s - x
+    return s, (x - (s - part)) + (y - part)
+
+
+def complex_log1p(z: Array) -> Any:
+    """log(1 + z). Near |1 + z| = 1 the real part is log1p(2x + x**2 + y**2)/2 with exact squares:
+    NumPy's is what is left when nearly all digits cancel."""
+    wide = np.asarray(z, np.complex128)
+    x, y = wide.real, wide.imag
+    (xx, xx_low), (yy, yy_low) = squared(x), squared(y)
+    first, first_low = two_sum(2 * x, xx)
+    total, total_low = two_sum(first, yy)
+    total = total + ((first_low + total_low) + (xx_low + yy_low))
+    found = np.array(np.log1p(wide))
+    found.real = np.where((-0.5 < total) & (total < 2), np.log1p(total) / 2, found.real)
+    return found.astype(z.dtype, copy=False)
 
 
 def complex_expm1(x: Array) -> Any:

@@ -89,7 +89,7 @@ def reduce(node: UOp, args: list[Array]) -> Array:
         y = sum_floats(x, axes)
     else:
         y = np.asarray(FOLDS[kind].reduce(x, axis=axes, dtype=x.dtype))
-    return y if y.dtype == dtype else y.astype(dtype)
+    return narrow(y, dtype)
 
 
 BLOCK = 32
@@ -248,4 +248,4 @@ def fft(node: UOp, args: list[Array]) -> Array:
     if not lengths:
         return args[0].astype(node.aval.dtype)
     y = getattr(np.fft, f"{kind}n")(args[0], s=lengths, axes=axes)
-    return np.ascontiguousarray(y.astype(node.aval.dtype, copy=False))
+    return np.ascontiguousarray(narrow(y, node.aval.dtype))

@@ -4,9 +4,11 @@ A forward rule gets the HOST_CALL node and the tangents of its operands and retu
 result. Matrices are the last two axes; all others are batch axes. Tangents are written with DOT and
 triangular solves only, so that they transpose.
 
+Where singular values or eigenvalues coincide, derivatives of vectors do not exist and are infinite
+or NaN.
+
 Sources: Giles, "Collected matrix derivative results" (2008); Murray, "Differentiation of the
-Cholesky
-decomposition" (2016); Walter and Lehmann, "On automatic differentiation of QR" (2012);
+Cholesky decomposition" (2016); Walter and Lehmann, "On automatic differentiation of QR" (2012);
 Townsend, "Differentiating the singular value decomposition" (2016).
 """
 
@@ -14,68 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
-from tinyjax.core.infos import HostCallInfo
+from tinyjax.core.matrices import (
+    across,
+    adjoint,
+    diagonal,
+    eye,
+    host_call,
+    matmul,
+    transposed,
+    triangle,
+)
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, get, results
+from tinyjax.core.uop import UOp, get
 
 Tangent = UOp | None
-
-
-# --- matrices in batches --------------------------------------------------------------------------
-
-
-def transposed(x: UOp) -> UOp:
-    """Last two axes swapped."""
-    return b.permute(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
-
-
-def adjoint(x: UOp) -> UOp:
-    """Conjugate transpose."""
-    return b.conj(transposed(x))
-
-
-def matmul(x: UOp, y: UOp) -> UOp:
-    """Matrix product over equal batch axes."""
-    lead = tuple(range(x.ndim - 2))
-    return b.dot(x, y, ((x.ndim - 1,), (y.ndim - 2,)), (lead, lead))
-
-
-def eye(x: UOp, size: int | None = None) -> UOp:
-    """The identity in the batch shape and dtype of x."""
-    n = x.shape[-1] if size is None else size
-    shape = (*x.shape[:-2], n, n)
-    hit = b.eq(b.iota(shape, x.ndim - 2), b.iota(shape, x.ndim - 1))
-    return b.cast(hit, x.dtype)
-
-
-def triangle(x: UOp, lower: bool, offset: int = 0) -> UOp:
-    """Elements on and below (above) a diagonal; the rest zero."""
-    rows, cols = b.iota(x.shape, x.ndim - 2), b.iota(x.shape, x.ndim - 1)
-    rows = b.add(rows, b.like(rows, offset))
-    keep = b.le(cols, rows) if lower else b.ge(cols, rows)
-    return b.where(keep, x, b.like(x, 0))
-
-
-def diagonal(x: UOp) -> UOp:
-    """The main diagonal of square matrices."""
-    return b.sum_(b.mul(x, eye(x)), (x.ndim - 1,))
-
-
-def across(v: UOp, x: UOp, rows: bool) -> UOp:
-    """A vector per matrix along the rows (v_i) or columns (v_j) of x's shape."""
-    lead = tuple(range(x.ndim - 2))
-    return b.expand(v, x.shape, (*lead, x.ndim - 2 if rows else x.ndim - 1))
-
-
-def call(routine: str, params: tuple[Any, ...], operands: Sequence[UOp], out: Any) -> list[UOp]:
-    """Results of a host routine."""
-    info = HostCallInfo(routine, params, tuple(out), max(operands[0].ndim - 2, 0))
-    return results(UOp(Op.HOST_CALL, tuple(operands), info))
 
 
 def solve_triangular(
@@ -89,7 +47,7 @@ def solve_triangular(
 ) -> UOp:
     """x with op(a) x = y, or x op(a) = y."""
     params = (left, lower, transpose, conjugate, unit)
-    return call("triangular_solve", params, (a, y), (y.aval.strip_weak_type(),))[0]
+    return host_call("triangular_solve", params, (a, y), (y.aval.strip_weak_type(),))[0]
 
 
 # --- forward rules --------------------------------------------------------------------------------
@@ -128,7 +86,7 @@ def solve_rule(n: UOp, da: Tangent, dy: Tangent) -> list[Tangent]:
     right_side = dy if change is None else change if dy is None else b.add(dy, change)
     assert right_side is not None
     out = (x.aval.strip_weak_type(),)
-    return [call("solve", n.arg.params, (n.src[0], right_side), out)[0]]
+    return [host_call("solve", n.arg.params, (n.src[0], right_side), out)[0]]
 
 
 def eigh_rule(n: UOp, da: Tangent) -> list[Tangent]:
@@ -148,7 +106,7 @@ def eig_rule(n: UOp, da: Tangent) -> list[Tangent]:
     assert da is not None
     values, vectors = get(n, 0), get(n, 1)
     product = matmul(b.cast(da, vectors.dtype), vectors)
-    inner = call("solve", (), (vectors, product), (product.aval,))[0]
+    inner = host_call("solve", (), (vectors, product), (product.aval,))[0]
     one = eye(vectors)
     gaps = b.sub(across(values, inner, rows=False), across(values, inner, rows=True))
     factor = b.sub(b.reciprocal(b.add(gaps, one)), one)
@@ -217,7 +175,7 @@ def svd_rule(n: UOp, da: Tangent) -> list[Tangent]:
         lead = n.src[0].shape[:-2]
         kind = n.src[0].dtype
         out = (s.aval, aval((*lead, rows, k), kind), aval((*lead, k, columns), kind))
-        _, u, vh = call("svd", (False, True), n.src, out)
+        _, u, vh = host_call("svd", (False, True), n.src, out)
     v = adjoint(vh)
     inner = matmul(adjoint(u), matmul(da, v))
     ds = b.cast(b.real(diagonal(inner)), s.dtype)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import build as b
-from tinyjax.core import dtypes
+from tinyjax.core import dtypes, sites
 from tinyjax.core.infos import GatherInfo
 from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import UOp, Var, depends_on, get, substitute, toposort
@@ -562,7 +562,8 @@ def jvp(outputs: Sequence[UOp], tangents: Mapping[UOp, UOp]) -> tuple[list[UOp],
     new: dict[UOp, UOp] = {}
     dot: dict[UOp, Any] = dict(tangents)
     wanted = depends_on(outputs, [v.arg for v in tangents])
-    for node in toposort(outputs, keep=wanted):
+    order = toposort(outputs, keep=wanted)
+    for node in order:
         if node.op is Op.VAR:
             continue
         src = tuple(new.get(s, s) for s in node.src)
@@ -595,6 +596,11 @@ def jvp(outputs: Sequence[UOp], tangents: Mapping[UOp, UOp]) -> tuple[list[UOp],
         if isinstance(result, tuple):
             new[node], result = result
         dot[node] = result
+    if sites.tracing():
+        sites.inherit(order)
+        for node in order:
+            sites.rewritten(new.get(node), node)
+            sites.rewritten(dot.get(node), node, "jvp")
     return [new.get(o, o) for o in outputs], [dot.get(o) for o in outputs]
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.avals import Aval
+from tinyjax.core.avals import TOKEN, Aval
 from tinyjax.core.body import fresh_id, fresh_var, open_body, open_vars, reclose
-from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo
+from tinyjax.core.composites import KIND
+from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo, each_backward, nonzero
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import (
     UOp,
@@ -27,12 +28,26 @@ from tinyjax.core.uop import (
     get,
     results,
     substitute,
+    token_of,
     toposort,
     tuple_of,
+)
+from tinyjax.interpreters.composites import attention_residuals, composite_tangent
+from tinyjax.interpreters.effects import (
+    apply_rule,
+    has_effects,
+    inserted,
+    jvp_in_chain,
+    quiet,
+    repeated,
+    split,
+    token_index,
+    without,
 )
 from tinyjax.interpreters.host_rules import host_call_jvp
 from tinyjax.interpreters.jvp import Tangent, instantiate, jvp
 from tinyjax.interpreters.residuals import LITERALS, choose_residuals
+from tinyjax.interpreters.trace import open_chain, state
 
 Result = tuple[UOp, list[Tangent]]
 
@@ -50,6 +65,7 @@ class Parts:
     outputs: list[UOp]
     out_tangents: list[Tangent]
     residuals: list[UOp]
+    grows: bool = False  # a custom rule has effects where the function has none
 
     @property
     def linear_roots(self) -> list[UOp]:
@@ -66,25 +82,87 @@ def tangent_aval(of: Aval) -> Aval:
 
 
 def take_apart(
-    body: UOp, avals: Sequence[Aval], active: Sequence[bool], choose: Any = None
+    body: UOp,
+    avals: Sequence[Aval],
+    active: Sequence[bool],
+    choose: Any = None,
+    info: CallInfo | None = None,
 ) -> Parts:
     """Differentiate a body with respect to its active inputs and choose residuals.
 
-    `choose(frontier, known nodes)` overrides the minimum cut (checkpoint policies).
+    `choose(parts, frontier)` overrides the minimum cut (checkpoint policies). `info` is that of the
+    call: composites may be differentiated as wholes.
     """
     params, outs = open_vars(body, avals)
     tangents = [
         fresh_var(tangent_aval(p.aval)) if on and dtypes.is_inexact(p.dtype) else None
         for p, on in zip(params, active, strict=True)
     ]
-    outs, touts = jvp(outs, {p: t for p, t in zip(params, tangents, strict=True) if t is not None})
-    parts = Parts(params, tangents, outs, touts, [])
+    whole = composite_tangent(info, body, outs, params, tangents[0] if tangents else None)
+    touts: list[Tangent]
+    grows = False
+    if whole is not None:
+        touts = [whole]
+    else:
+        seeds = {p: t for p, t in zip(params, tangents, strict=True) if t is not None}
+        outs, touts, grows = jvp_of_body(params, outs, seeds)
+    parts = Parts(params, tangents, outs, touts, [], grows)
     frontier = known_frontier(parts.linear_roots, parts.linear_inputs)
     if choose is None:
         parts.residuals = choose_residuals(frontier, {*params, *outs})
     else:
         parts.residuals = choose(parts, frontier)
     return parts
+
+
+def jvp_of_body(
+    params: Sequence[UOp], outs: Sequence[UOp], seeds: dict[UOp, UOp]
+) -> tuple[list[UOp], list[Tangent], bool]:
+    """`jvp` of an opened body, its effects in order; whether rules add the first ones."""
+    place = token_of(outs)
+    with open_chain() as chain:
+        if place is not None:
+            chain.start, chain.last = params[token_of(params) or 0], outs[place]
+        values, touts = jvp_in_chain(without(outs, place), seeds, chain)
+    grows = place is None and chain.last is not None
+    return inserted(values, place, chain.last), inserted(touts, place, None), grows
+
+
+def widened(node: UOp, dsrc: Sequence[Tangent], rule: Callable[..., Result]) -> Result:
+    """The rule for a node without effects whose derivative has some: a token goes through it."""
+    args, count = node.operands, len(node.operands)
+    at, out = count, len(node.aval.elts)
+    info, avals = node.arg, [a.aval for a in args]
+    if node.op is Op.SCAN:
+        at, out = info.num_consts + info.num_carry, info.num_carry
+        avals = slice_avals(args, info)
+        info = replace(info, num_carry=out + 1)
+    elif node.op is Op.COND:
+        at, avals = count - 1, avals[1:]
+    bodies = []
+    for i, body in enumerate(node.bodies):
+        mine = avals
+        if node.op is Op.WHILE:
+            consts = info.cond_consts
+            mine = (
+                [*avals[:consts], *avals[consts + info.body_consts :]] if i == 0 else avals[consts:]
+            )
+        params, outs = open_vars(body, mine)
+        token = fresh_var(TOKEN)
+        condition = node.op is Op.WHILE and i == 0
+        place = at if node.op is Op.SCAN else len(params)
+        bodies.append(
+            reclose(
+                outs if condition else inserted(outs, out, token), inserted(params, place, token)
+            )
+        )
+    chain = state.chains[-1]
+    src = (*bodies, *inserted(args, at + (node.op is Op.COND), chain.take()))
+    more = [*dsrc[: len(bodies)], *inserted(dsrc[len(bodies) :], at + (node.op is Op.COND), None)]
+    primal, touts = rule(UOp(node.op, src, info), more)
+    chain.last = get(primal, out)
+    values = [get(primal, i) for i in range(len(primal.aval.elts))]
+    return tuple_of(without(values, out)), without(touts, out)
 
 
 def known_frontier(roots: Sequence[UOp], linear: Sequence[UOp]) -> list[UOp]:
@@ -101,11 +179,6 @@ def known_frontier(roots: Sequence[UOp], linear: Sequence[UOp]) -> list[UOp]:
     return list(found)
 
 
-def value_nodes(nodes: Sequence[UOp]) -> list[UOp]:
-    """The results a cut through a node with several results consists of."""
-    return [n for n in nodes if n.op not in LITERALS]
-
-
 # --- CALL ---------------------------------------------------------------------------------------------
 
 
@@ -117,6 +190,7 @@ class LinearCall:
     linear: UOp
     residuals: tuple[tuple[str, int], ...]
     nonzero: tuple[bool, ...]
+    grows: bool
 
 
 def linearize_call(
@@ -124,12 +198,15 @@ def linearize_call(
 ) -> LinearCall:
     """Derived bodies of a call; made once per (body, active inputs, checkpoint policy)."""
     remat = info.kind == "checkpoint"
-    key = ("linearize", active, remat, info.policy if remat else None, info.prevent_cse)
+    composite = info.name if info.kind == KIND else None
+    key = ("linearize", active, remat, info.policy if remat else None, info.prevent_cse, composite)
     found = body.derived.get(key)
     if found is not None:
         return found  # type: ignore[no-any-return]
     choose = (lambda parts, _: checkpoint_residuals(parts, info.policy)) if remat else None
-    parts = take_apart(body, avals, active, choose)
+    parts = take_apart(body, avals, active, choose, info)
+    if composite == "attention" and len(parts.outputs) == 1:
+        parts.residuals = attention_residuals(parts) or parts.residuals
     where: dict[UOp, tuple[str, int]] = {}
     for i, o in enumerate(parts.outputs):
         where.setdefault(o, ("out", i))
@@ -152,6 +229,7 @@ def linearize_call(
         linear,
         tuple(where[r] for r in parts.residuals),
         tuple(t is not None for t in parts.out_tangents),
+        parts.grows,
     )
     body.derived[key] = out
     return out
@@ -177,30 +255,53 @@ def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     args, tangents = node.src[1:], list(dsrc[1:])
     if info.rule is not None:
         return custom_jvp_call(node, tangents)
+    if info.kind == "checkpoint" and token_of(args) is not None:
+        return checkpoint_with_effects_jvp(node, dsrc)
     active = tuple(t is not None for t in tangents)
     made = linearize_call(node.src[0], [a.aval for a in args], active, info)
+    if made.grows:
+        return widened(node, dsrc, call_jvp)
     forward = UOp(Op.CALL, (made.forward, *args), info)
     held = [args[i] if kind == "arg" else get(forward, i) for kind, i in made.residuals]
     linear_info = replace(
         info,
-        kind=info.kind if info.kind in ("jit", "function") else "linear",
+        kind=info.kind if info.kind in ("jit", "function", KIND) else "linear",
         name=f"jvp({info.name})",
         precompile=info.precompile and info.precompile_backward,
         policy=None,
+        repeat=info.repeat if info.kind == "checkpoint" else None,
     )
     given = [
         b.cast(t, a.dtype) if t.dtype != a.dtype else t
         for t, a in zip(tangents, args, strict=True)
         if t is not None and dtypes.is_inexact(a.dtype)
     ]
-    linear = UOp(Op.CALL, (made.linear, *held, *given), linear_info)
+    more = () if linear_info.repeat is None else args
+    linear = UOp(Op.CALL, (made.linear, *held, *given, *more), linear_info)
     outs: list[Tangent] = []
     count = 0
-    for nonzero in made.nonzero:
-        outs.append(get(linear, count) if nonzero else None)
-        count += nonzero
+    for on in made.nonzero:
+        outs.append(get(linear, count) if on else None)
+        count += on
     primal = tuple_of([get(forward, i) for i in range(len(made.nonzero))])
     return primal, outs
+
+
+def checkpoint_with_effects_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
+    """Effects happen in a call of their own; what is recomputed has none, except that transposing it
+    repeats the prints."""
+    info, body, args = node.arg, node.src[0], node.src[1:]
+    avals, place, out = [a.aval for a in args], token_of(args), token_index(body)
+    parts = split(body, avals)
+    happened = UOp(Op.CALL, (parts.record, *args), replace(info, kind="jit", policy=None))
+    kept = results(happened)[len(body.src) :]
+    plain = UOp(
+        Op.CALL,
+        (parts.replay, *without(args, place), *kept),
+        replace(info, repeat=repeated(body, avals)),
+    )
+    primal, touts = call_jvp(plain, [None, *without(dsrc[1:], place), *[None] * len(kept)])
+    return tuple_of(inserted(primal.src, out, get(happened, out))), inserted(touts, out, None)
 
 
 def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
@@ -211,25 +312,30 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
     CUSTOM_LIN known only by its transpose.
     """
     info: CallInfo = node.arg
-    args, rule = node.src[1:], info.rule
+    place, out_place = token_of(node.operands), token_of(results(node))
+    token = None if place is None else node.operands[place]
+    args, rule = without(node.operands, place), info.rule
+    tangents = without(tangents, place)
+    kinds_out = without(node.aval.elts, out_place)
     inexact_args = [i for i, a in enumerate(args) if dtypes.is_inexact(a.dtype)]
     given = [instantiate(tangents[i], args[i]) for i in inexact_args]
     outs: list[Tangent] = []
     avals = [a.aval for a in args]
     zero = tuple(tangents[i] is None for i in inexact_args)
-    number = len(node.aval.elts)
-    inexact_out = [dtypes.is_inexact(o.dtype) for o in node.aval.elts]
+    number = len(kinds_out)
+    inexact_out = [dtypes.is_inexact(o.dtype) for o in kinds_out]
     if not rule.has_vjp:
         body, out_zero = rule.jvp_body(avals, zero)
-        values = open_body(body, [*args, *given])
+        values, token = apply_rule(body, [*args, *given], token)
         rest, zeros = iter(values[number:]), iter(out_zero)
         for on in inexact_out:
             outs.append(next(rest) if on and not next(zeros) else None)
-        return tuple_of(values[:number]), outs
+        primal = tuple_of(inserted(values[:number], out_place, token))
+        return primal, inserted(outs, out_place, None)
     forward, backward = rule.vjp_bodies(avals, zero)
-    values = open_body(forward, args)
+    values, token = apply_rule(forward, args, token)
     held = values[number:]
-    kinds = tuple(tangent_aval(o) for o, on in zip(node.aval.elts, inexact_out, strict=True) if on)
+    kinds = tuple(tangent_aval(o) for o, on in zip(kinds_out, inexact_out, strict=True) if on)
     tangent_body = None
     if rule.has_jvp:
         tangent_body, backward = with_forward_rule(rule, avals, zero, held, backward, kinds, number)
@@ -237,7 +343,8 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
     info_lin = CustomLinInfo(len(held), kinds, backward, info.name, tangent_body)
     linear = iter(results(UOp(Op.CUSTOM_LIN, (*held, *given), info_lin)))
     outs = [next(linear) if on else None for on in inexact_out]
-    return tuple_of(values[:number]), outs
+    primal = tuple_of(inserted(values[:number], out_place, token))
+    return primal, inserted(outs, out_place, None)
 
 
 def with_forward_rule(
@@ -251,15 +358,19 @@ def with_forward_rule(
 ) -> tuple[UOp, UOp]:
     """Both bodies of a linear map whose residuals are (those of the vjp rule, the arguments)."""
     body, out_zero = rule.jvp_body(avals, zero)
+    body = quiet(body, [*avals, *(tangent_aval(a) for a in avals if dtypes.is_inexact(a.dtype))])
     held_vars = [fresh_var(h.aval) for h in held]
     arg_vars = [fresh_var(a) for a in avals]
     dots = [fresh_var(tangent_aval(a)) for a in avals if dtypes.is_inexact(a.dtype)]
     rest = iter(open_body(body, [*arg_vars, *dots])[number:])
     touts = [b.zeros(k) if z else next(rest) for k, z in zip(kinds, out_zero, strict=True)]
     forward = reclose(touts, [*held_vars, *arg_vars, *dots])
-    cts = [fresh_var(k) for k in kinds]
-    back = open_body(backward, [*held_vars, *cts])
-    return forward, reclose(back, [*held_vars, *arg_vars, *cts])
+
+    def with_args(back: UOp, zero: tuple[bool, ...]) -> UOp:
+        cts = [fresh_var(k) for k in nonzero(kinds, zero)] + [fresh_var(TOKEN)] * has_effects(back)
+        return reclose(open_body(back, [*held_vars, *cts]), [*held_vars, *arg_vars, *cts])
+
+    return forward, each_backward(backward, with_args)
 
 
 def custom_lin_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
@@ -301,6 +412,8 @@ def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     ]
     while True:
         made = scan_parts(body, avals, tuple(active))
+        if made.grows:
+            return widened(node, dsrc, scan_jvp)
         grown = [
             on or made.out_tangents[i] is not None for i, on in enumerate(active[nc : nc + nk])
         ]
@@ -401,7 +514,10 @@ def while_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
             fresh_var(tangent_aval(p.aval)) if flag and dtypes.is_inexact(p.dtype) else None
             for p, flag in zip(params, (*const_on, *on), strict=True)
         ]
-        outs, touts = jvp(outs, {p: t for p, t in zip(params, dots, strict=True) if t is not None})
+        seeds = {p: t for p, t in zip(params, dots, strict=True) if t is not None}
+        outs, touts, grows = jvp_of_body(params, outs, seeds)
+        if grows:
+            return widened(node, dsrc, while_jvp)
         grown = [flag or t is not None for flag, t in zip(on, touts, strict=True)]
         if grown == on:
             break
@@ -424,7 +540,9 @@ def while_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     for flag in on:
         out.append(get(loop, count) if flag else None)
         count += flag
-    return node, out
+    if token_of(carry) is None:
+        return node, out
+    return tuple_of(results(loop)[: len(carry)]), out  # an effect happens once: in the one loop
 
 
 # --- COND ----------------------------------------------------------------------------------------------------
@@ -440,6 +558,8 @@ def cond_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         t is not None and dtypes.is_inexact(a.dtype) for t, a in zip(tangents, args, strict=True)
     )
     made = [scan_parts(br, avals, active) for br in branches]
+    if any(m.grows for m in made):
+        return widened(node, dsrc, cond_jvp)
     n_out = len(branches[0].src)
     nonzero = [any(m.out_tangents[i] is not None for m in made) for i in range(n_out)]
     # One list of residual slots for all branches, shared where avals agree.
@@ -498,9 +618,9 @@ def cond_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
 
 
 def callback_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
-    """A Python callback has no derivative of its own."""
-    if not node.aval.elts:
-        return node, []
+    """A Python callback has no derivative of its own; a debug callback sees the primal value."""
+    if node.arg.kind == "debug":
+        return node, [None] * len(node.aval.elts)
     kind = "Pure" if node.arg.pure else "IO"
     raise ValueError(
         f"{kind} callbacks do not support JVP. Please use `jax.custom_jvp` to use callbacks while "
@@ -509,8 +629,8 @@ def callback_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
 
 
 def check_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
-    """A check has no results."""
-    return node, []
+    """A check has no results but its token."""
+    return node, [None]
 
 
 def kernel_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:

@@ -8,6 +8,9 @@ While a *staging* trace is open (jit, scan bodies) every operation is recorded, 
 values. Otherwise an operation without open variables runs at once. All state is per thread and is
 restored on any exception. Values that were looked at are remembered beside their nodes until the
 outermost trace ends.
+
+Effects that cannot happen yet (`print` of a value that has none) are noted in the `Chain` of the
+innermost trace: each takes the token of the one before, so order and existence are data flow.
 """
 
 from __future__ import annotations
@@ -19,31 +22,84 @@ from typing import Any
 
 import numpy as np
 
-from tinyjax.core import execute
-from tinyjax.core.avals import Aval
+from tinyjax.core import execute, sites
+from tinyjax.core.avals import TOKEN, Aval
+from tinyjax.core.body import inherited
+from tinyjax.core.config import config
 from tinyjax.core.ops import Op
-from tinyjax.core.source import Site, call_site, function_location
+from tinyjax.core.source import current_source, function_location
 from tinyjax.core.uop import UOp, Var, active, toposort
 from tinyjax.interpreters.evaluate import evaluate
+
+
+class Chain:
+    """The effects noted in one open function or body: from token `start` to token `last`.
+
+    Both are None while there are none. `deferred`: also effects whose values are known are noted
+    (the backward rule of a custom function that runs early).
+    """
+
+    __slots__ = ("deferred", "last", "start", "trace")
+
+    def __init__(self, trace: Trace | None = None, deferred: bool = False) -> None:
+        self.start: UOp | None = None
+        self.last: UOp | None = None
+        self.trace, self.deferred = trace, deferred
+
+    def take(self) -> UOp:
+        """The token that the next effect takes."""
+        if self.last is None:
+            self.start = self.last = UOp(Op.VAR, (), Var(TOKEN, self.trace))
+        return self.last
+
+    @property
+    def starts(self) -> list[UOp]:
+        """The token variable, if there are effects."""
+        return [] if self.start is None else [self.start]
+
+    @property
+    def tokens(self) -> list[UOp]:
+        """The last token, if there are effects: what keeps them alive."""
+        return [] if self.last is None else [self.last]
+
+
+class Cell:
+    """The node that a mutable array (engine/refs.py) stands for, and the variable it began with if it
+    comes from outside of the staged function that touches it."""
+
+    __slots__ = ("node", "start")
+
+    def __init__(self, node: UOp, start: UOp | None = None) -> None:
+        self.node, self.start = node, start
 
 
 class Trace:
     """One run of a function on variables. `kind` is "jit", "grad", "vmap", "scan", ...
 
-    `at_end` is called when the trace ends: caches drop what mentions its variables.
+    `at_end` is called when the trace ends: caches drop what mentions its variables. `cells` are
+    the mutable arrays from outside that a staged function touches, `touched` those that another one
+    wrote values to that mention its variables.
     """
 
-    __slots__ = ("at_end", "fun", "kind", "open", "staging")
+    __slots__ = ("at_end", "cells", "chain", "fun", "kind", "open", "staging", "touched")
 
-    def __init__(self, kind: str, fun: Any, staging: bool) -> None:
+    def __init__(self, kind: str, fun: Any, staging: bool, deferred: bool = False) -> None:
         self.kind, self.fun, self.staging, self.open = kind, fun, staging, True
+        self.chain = Chain(self, deferred)
         self.at_end: list[Callable[[], None]] = []
+        self.cells: dict[Any, Cell] = {}
+        self.touched: list[Cell] = []
 
     def variable(
-        self, of: Aval, path: str = "", bound: UOp | None = None, differentiable: bool = False
+        self,
+        of: Aval,
+        path: str = "",
+        bound: UOp | None = None,
+        differentiable: bool = False,
+        outer: frozenset[Var] = frozenset(),
     ) -> UOp:
         """A fresh variable of this trace; `path` names the argument in messages."""
-        return UOp(Op.VAR, (), Var(of, self, path, bound, differentiable))
+        return UOp(Op.VAR, (), Var(of, self, path, bound, differentiable, outer))
 
     def describe(self) -> str:
         """`jit of loss at train.py:12`"""
@@ -57,9 +113,9 @@ class State(threading.local):
 
     def __init__(self) -> None:
         self.traces: list[Trace] = []
+        self.chains: list[Chain] = []
         self.staging = 0
         self.forced: dict[UOp, Any] = {}
-        self.sites: dict[UOp, Site] = {}
         self.axes: dict[Any, Any] = {}
 
 
@@ -67,43 +123,56 @@ state = State()
 
 
 @contextmanager
-def open_trace(kind: str, fun: Any, staging: bool) -> Iterator[Trace]:
+def open_trace(kind: str, fun: Any, staging: bool, deferred: bool = False) -> Iterator[Trace]:
     """A trace for the duration of a block."""
-    trace = Trace(kind, fun, staging)
+    trace = Trace(kind, fun, staging, deferred)
     s = state
+    if not s.traces:
+        sites.start()
     s.traces.append(trace)
+    s.chains.append(trace.chain)
     s.staging += staging
     try:
         yield trace
     finally:
         trace.open = False
         s.traces.pop()
+        s.chains.pop()
         s.staging -= staging
         for drop in trace.at_end:
             drop()
         if not s.traces:
             s.forced.clear()
-            s.sites.clear()
+            sites.stop(keep=staging)
+
+
+@contextmanager
+def open_chain() -> Iterator[Chain]:
+    """A chain for what rewriting a body makes inside the block."""
+    chain = Chain()
+    state.chains.append(chain)
+    try:
+        yield chain
+    finally:
+        state.chains.pop()
 
 
 @contextmanager
 def no_traces() -> Iterator[None]:
     """Run at once whatever is inside, as if no trace were open (constants, initial values)."""
     s = state
-    saved = s.staging
-    s.staging = 0
+    saved = s.staging, s.chains
+    s.staging, s.chains = 0, []
     try:
         yield
     finally:
-        s.staging = saved
+        s.staging, s.chains = saved
 
 
 def record_site(node: UOp) -> None:
     """Remember the user's line that made an open node (the first one keeps it)."""
-    if node not in state.sites:
-        site = call_site()
-        if site is not None:
-            state.sites[node] = site
+    if not sites.known(node):
+        sites.enter(node, current_source())
 
 
 def unbound(node: UOp) -> Var | None:
@@ -126,7 +195,20 @@ def values_of(nodes: Sequence[UOp]) -> list[np.ndarray]:
     """Values of several nodes at once; shared parts are computed once."""
     memo = state.forced if state.traces else {}
     out: list[np.ndarray] = evaluate(nodes, memo, bound_value, run=execute.run)
+    if config.jax_debug_nans or config.jax_debug_infs:
+        check_values(nodes, out)
     return out
+
+
+def check_values(nodes: Sequence[UOp], values: Sequence[np.ndarray]) -> None:
+    """Raise FloatingPointError if debug_nans or debug_infs finds fault with a value."""
+    from tinyjax.interpreters import find_bad  # only for people who look for a cause
+
+    bad = find_bad.judge(config.jax_debug_nans, config.jax_debug_infs)
+    if any(n.src and bad(v) for n, v in zip(nodes, values, strict=True)):
+        env: dict[UOp, Any] = {}
+        evaluate(nodes, env, bound_value)
+        find_bad.check_roots(nodes, env, bad, inherited(nodes, sites.table()))
 
 
 def bound_value(node: UOp) -> np.ndarray:
@@ -148,6 +230,7 @@ def rebind(roots: Sequence[UOp], mapping: dict[UOp, UOp]) -> list[UOp]:
             continue
         rebuilt = UOp(node.op, new, node.arg)
         done[node] = rebuilt
+        sites.rewritten(rebuilt, node)
         if node in forced:
             forced.setdefault(rebuilt, forced[node])
     return [done[r] for r in roots]
@@ -161,6 +244,24 @@ def differentiated(node: UOp) -> list[Var]:
     return [v for v in active(node) if v.trace is None or v.trace.open]
 
 
+def differentiated_outside(nodes: Sequence[UOp]) -> frozenset[Var]:
+    """What of `differentiated` remains when the innermost grad-like trace is done with the nodes.
+
+    Copies of the variables, which tell a dependence through these nodes from any other.
+    """
+    found: dict[Var, None] = {}
+    todo = list(nodes)
+    while todo:
+        for v in differentiated(todo.pop()):
+            if v not in found:
+                found[v] = None
+                todo += [v.bound] if v.bound is not None else []
+    of_traces = [(state.traces.index(v.trace), v) for v in found if v.trace in state.traces]
+    innermost = max((depth for depth, _ in of_traces), default=0)
+    outside = [v for depth, v in of_traces if depth < innermost]
+    return frozenset(Var(v.aval, v.trace, v.path, v.bound, True) for v in outside)
+
+
 def escaped(node: UOp) -> Var | None:
     """A variable of a finished jit-like trace that the node still mentions."""
     for v in node.free:
@@ -171,6 +272,3 @@ def escaped(node: UOp) -> Var | None:
         elif v.trace is not None and not v.trace.open:
             return v
     return None
-
-
-Callback = Callable[..., Any]

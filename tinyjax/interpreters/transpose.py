@@ -18,14 +18,16 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import build as b
-from tinyjax.core import dtypes
+from tinyjax.core import dtypes, sites
 from tinyjax.core.avals import Aval
-from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
-from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo, ScatterInfo
+from tinyjax.core.body import fresh_var, open_vars, reclose
+from tinyjax.core.infos import Backward, CallInfo, CustomLinInfo, ScanInfo, ScatterInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, depends_on, results, toposort
+from tinyjax.interpreters.effects import apply_rule, has_effects, join
 from tinyjax.interpreters.host_rules import host_call_transpose
 from tinyjax.interpreters.jvp import add_tangents, gather_of_scatter
+from tinyjax.interpreters.trace import open_chain, state
 
 Cotangent = UOp | None
 Linear = Sequence[bool]
@@ -127,7 +129,10 @@ def pad_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     """To x: what stayed visible of it; to the fill: the sum of all the rest."""
     x = n.src[0]
     # Undo lo/hi with the opposite padding, then take every (interior + 1)-th element.
-    uncropped = b.pad(ct, [(-lo, -hi, 0) for lo, hi, _ in n.arg])
+    uncropped, config = ct, [(-lo, -hi, 0) for lo, hi, _ in n.arg]
+    if not linear[1]:  # else all of the cotangent is summed
+        uncropped, config = _cropped_product(ct, config)
+    uncropped = b.pad(uncropped, config)
     inside = b.slice_(
         uncropped,
         (0,) * x.ndim,
@@ -138,6 +143,50 @@ def pad_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     if linear[1]:
         d_fill = b.sub(b.sum_(ct, range(ct.ndim)), b.sum_(inside, range(ct.ndim)))
     return [inside if linear[0] else None, d_fill]
+
+
+def _cropped_product(
+    ct: UOp, config: list[tuple[int, int, int]]
+) -> tuple[UOp, list[tuple[int, int, int]]]:
+    """Crop a contraction's operands rather than its result; what is left to pad or crop."""
+    product = ct
+    while product.op is Op.PERMUTE:
+        product = product.src[0]
+    if product.op is Op.DOT:
+        for axis, (lo, hi, interior) in enumerate(config):
+            if min(lo, hi) < 0:
+                ct = _cropped(ct, axis, max(-lo, 0), max(-hi, 0))
+                config[axis] = (max(lo, 0), max(hi, 0), interior)
+    return ct, config
+
+
+def _cropped(x: UOp, axis: int, lo: int, hi: int) -> UOp:
+    """x without the first `lo` and last `hi` elements of an axis, cropped as deep as possible."""
+    if x.op is Op.PERMUTE:
+        return b.permute(_cropped(x.src[0], x.arg[axis], lo, hi), x.arg)
+    if x.op is Op.PAD and x.arg[axis][2] == 0:
+        config = list(x.arg)
+        config[axis] = (config[axis][0] - lo, config[axis][1] - hi, 0)
+        return b.pad(x.src[0], config, x.src[1])
+    if x.op is Op.WINDOW and x.arg[2] == 1 and axis < x.ndim - 1:
+        return UOp(Op.WINDOW, (_cropped(x.src[0], axis, lo, hi),), x.arg)
+    origin = _origin_in_product(x).get(axis) if x.op is Op.DOT else None
+    if origin is not None:
+        factors = list(x.src)
+        factors[origin[0]] = _cropped(factors[origin[0]], origin[1], lo, hi)
+        return UOp(Op.DOT, tuple(factors), x.arg)
+    return b.slice_axis(x, axis, lo, x.shape[axis] - hi)
+
+
+def _origin_in_product(n: UOp) -> dict[int, tuple[int, int]]:
+    """Free axes of a DOT's result: the operand (0 or 1) and its axis that each comes from."""
+    free = [
+        (place, a)
+        for place, x in enumerate(n.src)
+        for a in range(x.ndim)
+        if a not in n.arg.contract[place] and a not in n.arg.batch[place]
+    ]
+    return dict(enumerate(free, len(n.arg.batch[0])))
 
 
 def slice_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
@@ -164,10 +213,14 @@ def window_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     """Overlap-add: spread windows apart, slide each to its place, sum.
 
     d x[i] = sum over k of ct[o, k] with o*stride + k*dilation = i: interior padding by the stride,
-    then windows of the reversed inner axis over the padded outer axis.
+    then windows of the reversed inner axis over the padded outer axis. Of a contraction's result it
+    is a contraction again (a convolution's gradient is a convolution).
     """
     axis, size, stride, dilation = n.arg
     x = n.src[0]
+    contracted = _windows_added(n, ct) if stride == 1 else None
+    if contracted is not None:
+        return [contracted]
     total: Cotangent = None
     for k in range(size):
         piece = b.squeeze(b.slice_axis(ct, ct.ndim - 1, k, k + 1), (ct.ndim - 1,))
@@ -178,6 +231,36 @@ def window_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
         config[axis] = (start, x.shape[axis] - start - reach, stride - 1)
         total = add_tangents(total, b.pad(piece, config))
     return [total]
+
+
+def _windows_added(n: UOp, ct: UOp) -> UOp | None:
+    """sum over k of dot(u, v)[i - k*dilation, k] -> dot(window(pad(u)), flip(v)), contracting k too
+
+    If the outer axis comes from one factor of the contraction and the inner one from the other.
+    """
+    axis, size, _, dilation = n.arg
+    places = list(range(ct.ndim))
+    while ct.op is Op.PERMUTE:
+        places, ct = [ct.arg[a] for a in places], ct.src[0]
+    if ct.op is not Op.DOT:
+        return None
+    factors, contract = list(ct.src), list(ct.arg.contract)
+    origin = _origin_in_product(ct)
+    outer, inner = origin.get(places[axis]), origin.get(places[-1])
+    if outer is None or inner is None or outer[0] == inner[0]:
+        return None
+    u, v = factors[outer[0]], factors[inner[0]]
+    reach = (size - 1) * dilation
+    config = [(0, 0, 0)] * u.ndim
+    config[outer[1]] = (reach, n.src[0].shape[axis] - u.shape[outer[1]], 0)
+    factors[outer[0]] = b.window(b.pad(u, config), outer[1], size, 1, dilation)
+    factors[inner[0]] = b.flip(v, (inner[1],))
+    contract[outer[0]] = (*contract[outer[0]], u.ndim)
+    contract[inner[0]] = (*contract[inner[0]], inner[1])
+    (left, right), contracted = factors, (contract[0], contract[1])
+    product = b.dot(left, right, contracted, ct.arg.batch, ct.arg.dtype, ct.arg.precision)
+    gone = places.pop()
+    return b.permute(product, tuple(p - (p > gone) for p in places))
 
 
 # --- reductions, contraction, indexed ----------------------------------------------------------------------
@@ -372,10 +455,12 @@ def transposed_body(
         for o, on in zip(outs, nonzero, strict=True)
     ]
     wanted = [p for p, on in zip(params, linear, strict=True) if on]
-    back = transpose(outs, cts, wanted)
+    with open_chain() as chain:
+        back = transpose(outs, cts, wanted)
     known = [p for p, on in zip(params, linear, strict=True) if not on]
     roots = [ct for ct in back if ct is not None]
-    new = reclose(roots, [*known, *[ct for ct in cts if ct is not None]])
+    inputs = [*known, *[ct for ct in cts if ct is not None]]
+    new = reclose([*roots, *chain.tokens], [*inputs, *chain.starts])
     out = (new, tuple(ct is not None for ct in back))
     body.derived[key] = out
     return out
@@ -391,8 +476,16 @@ def call_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     known = [a for a, on in zip(args, lin, strict=True) if not on]
     given = [ct for ct in cts if ct is not None]
     name = info.name.removeprefix("jvp(").removesuffix(")")
-    back = UOp(Op.CALL, (new, *known, *given), replace(info, name=f"transpose({name})"))
-    values = iter(results(back))
+    info = replace(info, name=f"transpose({name})", repeat=None)
+    if n.arg.repeat is not None:
+        prints, count = n.arg.repeat
+        again = replace(info, kind="jit", name=f"repeat({name})")
+        join(UOp(Op.CALL, (prints, *args[len(args) - count :], state.chains[-1].take()), again))
+    if has_effects(new):
+        back = UOp(Op.CALL, (new, *known, *given, state.chains[-1].take()), info)
+        values = iter(join(back))
+    else:
+        values = iter(results(UOp(Op.CALL, (new, *known, *given), info)))
     got = iter(gets)
     return [None, *[next(values) if on and next(got) else None for on in lin]]
 
@@ -400,9 +493,18 @@ def call_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
 def custom_lin_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cotangent]:
     """The user's backward rule."""
     info: CustomLinInfo = n.arg
+    if info.backward is None:
+        raise TypeError(
+            f"transpose_solve required for backwards mode automatic differentiation of {info.name}"
+        )
     held = n.src[: info.num_residuals]
-    given = [instantiate(ct, of) for ct, of in zip(cts, info.out, strict=True)]
-    back = open_body(info.backward, [*held, *given])
+    if isinstance(info.backward, Backward):
+        body = info.backward.body(tuple(ct is None for ct in cts))
+        given = [ct for ct in cts if ct is not None]
+    else:
+        body = info.backward
+        given = [instantiate(ct, of) for ct, of in zip(cts, info.out, strict=True)]
+    back, _ = apply_rule(body, [*held, *given], None)
     return [*[None] * len(held), *back]
 
 
@@ -432,7 +534,8 @@ def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
         ]
         lp_consts = [p for p, on in zip(p_consts, lin, strict=False) if on]
         lp_xs = [p for p, on in zip(p_xs, lin[nc + nk :], strict=True) if on]
-        back = transpose(outs, [*ct_carry, *ct_ys], [*lp_consts, *p_carry, *lp_xs])
+        with open_chain() as chain:
+            back = transpose(outs, [*ct_carry, *ct_ys], [*lp_consts, *p_carry, *lp_xs])
         sums = [fresh_var(p.aval.strip_weak_type()) for p in lp_consts]
         new_sums = [
             s if ct is None else b.add(s, ct)
@@ -444,23 +547,27 @@ def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
         ]
         k_consts = [p for p, on in zip(p_consts, lin, strict=False) if not on]
         k_xs = [p for p, on in zip(p_xs, lin[nc + nk :], strict=True) if not on]
-        order = [*k_consts, *ct_carry, *sums, *k_xs, *[c for c in ct_ys if c is not None]]
-        new = reclose([*rest[:nk], *new_sums, *rest[nk:]], order)
+        order = [*k_consts, *ct_carry, *sums, *chain.starts, *k_xs]
+        order += [c for c in ct_ys if c is not None]
+        new = reclose([*rest[:nk], *new_sums, *chain.tokens, *rest[nk:]], order)
         body.derived[key] = new
     init = [instantiate(ct, c.aval) for ct, c in zip(cts[:nk], carry, strict=True)]
     zeros = [b.zeros(c.aval.strip_weak_type()) for c in lin_consts]
     given_ys = [ct for ct in cts[nk:] if ct is not None]
+    token = [state.chains[-1].take()] if has_effects(new) else []
     back_scan = UOp(
         Op.SCAN,
-        (new, *known_consts, *init, *zeros, *known_xs, *given_ys),
+        (new, *known_consts, *init, *zeros, *token, *known_xs, *given_ys),
         replace(
             info,
             num_consts=len(known_consts),
-            num_carry=nk + len(lin_consts),
+            num_carry=nk + len(lin_consts) + len(token),
             reverse=not info.reverse,
         ),
     )
     values = results(back_scan)
+    if token:
+        state.chains[-1].last = values.pop(nk + len(lin_consts))
     d_carry = values[:nk]
     d_consts = iter(values[nk : nk + len(lin_consts)])
     d_xs = iter(values[nk + len(lin_consts) :])
@@ -487,16 +594,19 @@ def cond_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     known = [a for a, on in zip(args, lin, strict=True) if not on]
     given = [ct for ct in cts if ct is not None]
     bodies = []
+    token = [state.chains[-1].take()] if any(has_effects(body) for body, _ in made) else []
     for body, gets in made:
-        params, outs = open_vars(body, [v.aval for v in (*known, *given)])
+        params, outs = open_vars(body, [v.aval for v in (*known, *given, *token)])
+        last = outs.pop() if has_effects(body) else params[-1]
         values = iter(outs)
         full = []
         for a, has, use in zip(lin_args, gets, union, strict=True):
             value = next(values) if has else None
             if use:
                 full.append(instantiate(value, a.aval))
-        bodies.append(reclose(full, params))
-    back = iter(results(UOp(Op.COND, (*bodies, index, *known, *given), number)))
+        bodies.append(reclose([*full, last] if token else full, params))
+    node = UOp(Op.COND, (*bodies, index, *known, *given, *token), number)
+    back = iter(join(node) if token else results(node))
     used = iter(union)
     out: list[Cotangent] = [None] * (number + 1)
     out += [next(back) if on and next(used) else None for on in lin]
@@ -643,6 +753,7 @@ def transpose(
                     "transposed; use vjp, which linearizes first."
                 )
             parts = rule(node, ct, linear)
+            sites.rewritten(parts, node, "transpose")
         for s, part, on in zip(node.src, parts, linear, strict=True):
             if on:
                 give(s, part)

@@ -1,6 +1,15 @@
 """tinyjax.lax: the layer of explicit operations, control flow and collectives (JAX's names)."""
 
+from typing import Any as _Any
+
+from tinyjax.core.dimension_numbers import FftType as FftType
+from tinyjax.core.dimension_numbers import GatherDimensionNumbers as GatherDimensionNumbers
+from tinyjax.core.dimension_numbers import GatherScatterMode as GatherScatterMode
+from tinyjax.core.dimension_numbers import RoundingMethod as RoundingMethod
+from tinyjax.core.dimension_numbers import ScatterDimensionNumbers as ScatterDimensionNumbers
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.lax import linalg as linalg
+from tinyjax.lax.bounded import bounded_while as bounded_while
 from tinyjax.lax.collectives import all_gather as all_gather
 from tinyjax.lax.collectives import all_to_all as all_to_all
 from tinyjax.lax.collectives import axis_index as axis_index
@@ -115,9 +124,6 @@ from tinyjax.lax.elementwise import stop_gradient as stop_gradient
 from tinyjax.lax.elementwise import sub as sub
 from tinyjax.lax.elementwise import tan as tan
 from tinyjax.lax.elementwise import tanh as tanh
-from tinyjax.lax.indexing import GatherDimensionNumbers as GatherDimensionNumbers
-from tinyjax.lax.indexing import GatherScatterMode as GatherScatterMode
-from tinyjax.lax.indexing import ScatterDimensionNumbers as ScatterDimensionNumbers
 from tinyjax.lax.indexing import gather as gather
 from tinyjax.lax.indexing import index_take as index_take
 from tinyjax.lax.indexing import scatter as scatter
@@ -127,8 +133,6 @@ from tinyjax.lax.indexing import scatter_max as scatter_max
 from tinyjax.lax.indexing import scatter_min as scatter_min
 from tinyjax.lax.indexing import scatter_mul as scatter_mul
 from tinyjax.lax.indexing import scatter_sub as scatter_sub
-from tinyjax.lax.reducing import FftType as FftType
-from tinyjax.lax.reducing import RoundingMethod as RoundingMethod
 from tinyjax.lax.reducing import approx_max_k as approx_max_k
 from tinyjax.lax.reducing import approx_min_k as approx_min_k
 from tinyjax.lax.reducing import argmax as argmax
@@ -192,6 +196,8 @@ from tinyjax.lax.shaping import tile as tile
 from tinyjax.lax.shaping import transpose as transpose
 from tinyjax.lax.shaping import unstack as unstack
 from tinyjax.lax.shaping import zeros_like_array as zeros_like_array
+from tinyjax.lax.solves import custom_linear_solve as custom_linear_solve
+from tinyjax.lax.solves import custom_root as custom_root
 from tinyjax.lax.special import bessel_i0e as bessel_i0e
 from tinyjax.lax.special import bessel_i1e as bessel_i1e
 from tinyjax.lax.special import betainc as betainc
@@ -201,3 +207,12 @@ from tinyjax.lax.special import igammac as igammac
 from tinyjax.lax.special import polygamma as polygamma
 from tinyjax.lax.special import random_gamma_grad as random_gamma_grad
 from tinyjax.lax.special import zeta as zeta
+
+_publish_functions(globals())
+
+
+def __getattr__(name: str) -> _Any:
+    """`lax.add_p` and its kin: the primitives of equations."""
+    from tinyjax.engine.primitives import by_attribute  # only for people who look at jaxprs
+
+    return by_attribute(name, __name__)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.avals import Aval
+from tinyjax.core.avals import TOKEN, Aval
 from tinyjax.core.config import config
 from tinyjax.core.errors import CarryTypeError
 from tinyjax.core.infos import ScanInfo, WhileInfo
@@ -23,9 +23,11 @@ from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, function_location
 from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
-from tinyjax.core.uop import UOp, results
+from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array, line_of_user
 from tinyjax.engine.derivatives import lift_leaves
+from tinyjax.engine.effects import next_token, perform
+from tinyjax.engine.refs import Ref, assign, current
 from tinyjax.engine.tracing import Traced, stage_cached
 from tinyjax.engine.values import finish_all, lift
 from tinyjax.interpreters.trace import state, unbound
@@ -144,10 +146,14 @@ def scan(
         "scan", f, init, carry_nodes, carry_tree, x_example, x_avals
     )
     nk = len(carry_nodes)
-    info = ScanInfo(len(traced.captured), nk, length, bool(reverse), steps(unroll, length))
-    body = consts_first(traced, nk + len(x_avals))
-    node = UOp(Op.SCAN, (body, *traced.captured, *carry_nodes, *x_nodes), info)
-    outs = finish_all(results(node)) if traced.body.src else []
+    consts, token = split_operands(traced, [*carry_nodes, *x_nodes])
+    carried = [*carry_nodes, *token]
+    info = ScanInfo(len(consts), len(carried), length, bool(reverse), steps(unroll, length))
+    body = consts_first(traced, nk, len(x_avals))
+    node = UOp(Op.SCAN, (body, *consts, *carried, *x_nodes), info)
+    outs = perform(node) if traced.body.src else []
+    end = nk + len(traced.refs)
+    outs = traced.deliver([*outs[:nk], *outs[end:], *outs[nk:end]])
     y_tree = out_tree.children()[1]
     return tree_unflatten(carry_tree, outs[:nk]), tree_unflatten(y_tree, outs[nk:])
 
@@ -164,19 +170,29 @@ def tree_paths(name: str, tree: Any) -> list[str]:
     return [name + keystr(path) for path, _ in tree_flatten_with_path(tree)[0]]
 
 
-def consts_first(traced: Traced, count: int) -> UOp:
-    """The staged body with its captures as the first parameters instead of the last."""
-    captured = len(traced.captured)
-    if not captured:
+def split_operands(traced: Traced, args: Sequence[UOp]) -> tuple[list[UOp], list[UOp]]:
+    """What a loop takes beside its arguments: captured values, and further carries: what mutable
+    arrays hold, the token of its effects."""
+    more = traced.operands(args)[len(args) :]
+    count = len(traced.captured)
+    return more[:count], more[count:]
+
+
+def consts_first(traced: Traced, carry: int, xs: int = 0) -> UOp:
+    """The staged body of a loop: captures come first; mutable arrays and a token end the carry."""
+    captured, outputs = len(traced.captured), len(traced.out_avals)
+    if not captured and not (traced.state and xs) and outputs == carry:
         return traced.body
     from tinyjax.core.body import open_vars, reclose
 
-    key = ("consts first", count)
+    key = ("consts first", carry, xs)
     found = traced.body.derived.get(key)
     if found is None:
-        avals = traced_avals(traced, count)
-        variables, outs = open_vars(traced.body, avals)
-        found = reclose(outs, [*variables[count:], *variables[:count]])
+        count = carry + xs
+        v, outs = open_vars(traced.body, traced_avals(traced, count))
+        end = count + captured
+        order = [*v[count:end], *v[:carry], *v[end:], *v[carry:count]]
+        found = reclose([*outs[:carry], *outs[outputs:], *outs[carry:outputs]], order)
         traced.body.derived[key] = found
     return found
 
@@ -188,7 +204,8 @@ def traced_avals(traced: Traced, count: int) -> list[Aval]:
 
     known = params_of(traced.body)
     unread = aval((), np.dtype(np.bool_))
-    return [known.get(i, unread) for i in range(count + len(traced.captured))]
+    more = len(traced.captured) + len(traced.refs) + traced.effects
+    return [known.get(i, unread) for i in range(count + more)]
 
 
 def stage_carry(
@@ -330,20 +347,30 @@ def while_loop(
             "reduce "
             "with .all() or .any()."
         )
+    if cond.state:
+        return while_with_effects(
+            cond_fun, body_fun, tree_unflatten(tree, [Array(n) for n in nodes])
+        )
     count = len(nodes)
-    info = WhileInfo(len(cond.captured), len(body.captured))
-    node = UOp(
-        Op.WHILE,
-        (
-            consts_first(cond, count),
-            consts_first(body, count),
-            *cond.captured,
-            *body.captured,
-            *nodes,
-        ),
-        info,
-    )
-    return tree_unflatten(tree, finish_all(results(node)) if nodes else [])
+    consts, token = split_operands(body, [*cond.captured, *nodes])
+    info = WhileInfo(len(cond.captured), len(consts))
+    bodies = (consts_first(cond, count), consts_first(body, count))
+    node = UOp(Op.WHILE, (*bodies, *cond.captured, *consts, *nodes, *token), info)
+    return tree_unflatten(tree, body.deliver(perform(node)) if body.body.src else [])
+
+
+def while_with_effects(
+    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any
+) -> Any:
+    """The same loop, its condition computed where it has effects: before it and after each step."""
+    from tinyjax.engine.jit import jit
+
+    def advance(carry: Any) -> Any:
+        value = body_fun(carry[1])
+        return cond_fun(value), value
+
+    first = jit(cond_fun)(init_val)
+    return while_loop(lambda carry: carry[0], advance, (first, init_val))[1]
 
 
 @api_boundary
@@ -499,11 +526,18 @@ def branch(
     for t in traced:
         captured.update(dict.fromkeys(t.captured))
     shared = list(captured)
-    bodies = [with_captures(t, len(nodes), shared, outs, [n.aval for n in nodes]) for t in traced]
-    if not outs:
+    refs = list(dict.fromkeys(r for t in traced for r in t.refs))
+    given = [*nodes, *shared, *(current(r) for r in refs)]
+    effects = any(t.effects for t in traced)
+    if effects:
+        given.append(next_token([index, *given]))
+    bodies = [with_captures(t, avals, shared, refs, effects, outs) for t in traced]
+    if not bodies[0].src:
         return tree_unflatten(first.out_tree, [])
-    node = UOp(Op.COND, (*bodies, index, *nodes, *shared), len(bodies))
-    return tree_unflatten(first.out_tree, finish_all(results(node)))
+    found = perform(UOp(Op.COND, (*bodies, index, *given), len(bodies)))
+    for ref, value in zip(refs, found[len(outs) :], strict=True):
+        assign(ref, value.node)
+    return tree_unflatten(first.out_tree, found[: len(outs)])
 
 
 def roles(name: str, branches: Sequence[Any]) -> list[str]:
@@ -541,12 +575,27 @@ def joined_avals(
 
 
 def with_captures(
-    t: Traced, count: int, shared: Sequence[UOp], outs: Sequence[Aval], avals: Sequence[Aval]
+    t: Traced,
+    avals: Sequence[Aval],
+    shared: Sequence[UOp],
+    refs: Sequence[Ref],
+    effects: bool,
+    outs: Sequence[Aval],
 ) -> UOp:
-    """A branch body over (operands, captures of all branches) with results of these avals."""
+    """A branch body over (operands, captures, mutable arrays and token of all branches) with results
+    of these avals, then what the mutable arrays hold, and the token."""
     from tinyjax.core.body import fresh_var, open_body, reclose
 
-    variables = [fresh_var(a) for a in avals] + [fresh_var(s.aval) for s in shared]
-    place = {s: variables[count + i] for i, s in enumerate(shared)}
-    values = open_body(t.body, [*variables[:count], *(place[c] for c in t.captured)])
-    return reclose([b.cast_like(v, o) for v, o in zip(values, outs, strict=True)], variables)
+    own = [fresh_var(a) for a in avals]
+    place = {s: fresh_var(s.aval) for s in shared}
+    held = {r: fresh_var(r.aval_) for r in refs}
+    token = [fresh_var(TOKEN)] * effects
+    given = [*own, *(place[c] for c in t.captured), *(held[r] for r in t.refs)]
+    values = open_body(t.body, [*given, *(token if t.effects else ())])
+    count = len(outs)
+    after = held | dict(zip(t.refs, values[count:], strict=False))
+    results = [b.cast_like(v, o) for v, o in zip(values, outs, strict=False)]
+    last = values[-1:] if t.effects else token
+    return reclose(
+        [*results, *after.values(), *last], [*own, *place.values(), *held.values(), *token]
+    )

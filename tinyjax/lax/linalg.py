@@ -15,12 +15,11 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.errors import ShapeError
-from tinyjax.core.infos import HostCallInfo
-from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, results
+from tinyjax.core.matrices import adjoint, eye, host_call, matmul, transposed, triangle
+from tinyjax.core.source import publish_functions as _publish_functions
+from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, finish_all, lift
-from tinyjax.interpreters.host_rules import adjoint, eye, matmul, transposed, triangle
 from tinyjax.lax.control_flow import scan
 from tinyjax.lax.elementwise import same_dtypes
 
@@ -74,12 +73,6 @@ def matrix(name: str, x: ArrayLike, square: bool = False) -> UOp:
     return b.cast(n, n.dtype)
 
 
-def call(name: str, params: tuple[Any, ...], operands: list[UOp], out: list[Aval]) -> list[UOp]:
-    """Results of a host routine, batched over leading axes."""
-    info = HostCallInfo(name, params, tuple(out), operands[0].ndim - 2)
-    return results(UOp(Op.HOST_CALL, tuple(operands), info))
-
-
 def shaped(n: UOp, *tail: int, dtype: Any = None) -> Aval:
     """A result with the batch axes of n."""
     return aval((*n.shape[:-2], *tail), n.dtype if dtype is None else np.dtype(dtype))
@@ -94,12 +87,11 @@ def cholesky(x: ArrayLike, /, *, symmetrize_input: bool = True) -> Array:
     """Lower L with L L^H = x, for Hermitian positive definite x; NaN otherwise.
 
     With `symmetrize_input` x is replaced by its Hermitian part, so that gradients are Hermitian;
-    else
-    only the lower triangle is read.
+    else only the lower triangle is read.
     """
     n = matrix("cholesky", x, square=True)
     n = symmetrized(n) if symmetrize_input else n
-    return finish(call("cholesky", (), [n], [n.aval])[0])
+    return finish(host_call("cholesky", (), [n], [n.aval])[0])
 
 
 def qr(
@@ -117,7 +109,7 @@ def qr(
     rows, columns = n.shape[-2:]
     k = rows if full_matrices else min(rows, columns)
     q, r = finish_all(
-        call("qr", (bool(full_matrices),), [n], [shaped(n, rows, k), shaped(n, k, columns)])
+        host_call("qr", (bool(full_matrices),), [n], [shaped(n, rows, k), shaped(n, k, columns)])
     )
     return q, r
 
@@ -137,7 +129,7 @@ def eigh(
     n = symmetrized(n) if symmetrize_input else n
     size = n.shape[-1]
     real = dtypes.to_floating_dtype(n.dtype)
-    v, w = call("eigh", (bool(lower),), [n], [n.aval, shaped(n, size, dtype=real)])
+    v, w = host_call("eigh", (bool(lower),), [n], [n.aval, shaped(n, size, dtype=real)])
     if subset_by_index is not None:
         start, stop = subset_by_index
         v, w = b.slice_axis(v, v.ndim - 1, start, stop), b.slice_axis(w, w.ndim - 1, start, stop)
@@ -160,12 +152,12 @@ def eig(
     n = matrix("eig", x, square=True)
     kind = dtypes.to_complex_dtype(n.dtype)
     size = n.shape[-1]
-    w, right = call(
+    w, right = host_call(
         "eig", (), [n], [shaped(n, size, dtype=kind), shaped(n, size, size, dtype=kind)]
     )
     out = [w]
     if compute_left_eigenvectors:
-        inverse = adjoint(call("solve", (), [right, eye(right)], [right.aval])[0])
+        inverse = adjoint(host_call("solve", (), [right, eye(right)], [right.aval])[0])
         norm = b.sqrt(b.sum_(b.real(b.mul(inverse, b.conj(inverse))), (inverse.ndim - 2,)))
         lead = (*range(inverse.ndim - 2), inverse.ndim - 1)
         out.append(b.div(inverse, b.expand(b.cast(norm, kind), inverse.shape, lead)))
@@ -190,13 +182,13 @@ def svd(
     real = dtypes.to_floating_dtype(n.dtype)
     start, stop = (0, k) if subset_by_index is None else subset_by_index
     if not compute_uv:
-        (s,) = call("svd", (bool(full_matrices), False), [n], [shaped(n, k, dtype=real)])
+        (s,) = host_call("svd", (bool(full_matrices), False), [n], [shaped(n, k, dtype=real)])
         return finish(b.slice_axis(s, s.ndim - 1, start, stop))
     if subset_by_index is not None and full_matrices and (start, stop) != (0, k):
         raise ValueError("full_matrices and subset_by_index cannot both be set")
     left, right = (rows, columns) if full_matrices else (k, k)
     out = [shaped(n, k, dtype=real), shaped(n, rows, left), shaped(n, right, columns)]
-    s, u, vh = call("svd", (bool(full_matrices), True), [n], out)
+    s, u, vh = host_call("svd", (bool(full_matrices), True), [n], out)
     if (start, stop) != (0, k):
         s = b.slice_axis(s, s.ndim - 1, start, stop)
         u = b.slice_axis(u, u.ndim - 1, start, stop)
@@ -232,7 +224,7 @@ def triangular_solve(
     params = (
         bool(left_side), bool(lower), bool(transpose_a), bool(conjugate_a), bool(unit_diagonal),
     )  # fmt: skip
-    (x,) = call("triangular_solve", params, [na, nb], [nb.aval.strip_weak_type()])
+    (x,) = host_call("triangular_solve", params, [na, nb], [nb.aval.strip_weak_type()])
     return finish(build.squeeze(x, (x.ndim - 1 if left_side else x.ndim - 2,)) if vector else x)
 
 
@@ -241,7 +233,7 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
     numpy.)"""
     na, nb = same_dtypes("solve", [lift(a), lift(b)])
     na = matrix("solve", finish(na), square=True)
-    return finish(call("solve", (), [na, nb], [nb.aval.strip_weak_type()])[0])
+    return finish(host_call("solve", (), [na, nb], [nb.aval.strip_weak_type()])[0])
 
 
 def lu(x: ArrayLike, /) -> list[Array]:
@@ -249,7 +241,7 @@ def lu(x: ArrayLike, /) -> list[Array]:
     n = matrix("lu", x)
     rows, columns = n.shape[-2:]
     out = [n.aval, shaped(n, min(rows, columns), dtype=INT32), shaped(n, rows, dtype=INT32)]
-    return finish_all(call("lu", (), [n], out))
+    return finish_all(host_call("lu", (), [n], out))
 
 
 def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
@@ -374,3 +366,5 @@ __all__ = [
     "symmetric_product",
     "triangular_solve", "tridiagonal_solve",
 ]  # fmt: skip
+
+_publish_functions(globals())

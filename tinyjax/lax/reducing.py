@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -406,22 +405,6 @@ def highest(dtype: Any) -> Any:
 reduce_window_sum = _window_fold("add", "reduce_window_sum", lambda d: 0)
 reduce_window_max = _window_fold("max", "reduce_window_max", lowest)
 reduce_window_min = _window_fold("min", "reduce_window_min", highest)
-
-
-class RoundingMethod(enum.Enum):
-    """How `lax.round` treats ties."""
-
-    AWAY_FROM_ZERO = 0
-    TO_NEAREST_EVEN = 1
-
-
-class FftType(enum.Enum):
-    """Kinds of `lax.fft`."""
-
-    FFT = "fft"
-    IFFT = "ifft"
-    RFFT = "rfft"
-    IRFFT = "irfft"
 
 
 def reduce_window_shape_tuple(

@@ -59,6 +59,15 @@ SMALL = 1 << 15
 TINY_DOT = 1 << 11
 """Multiplications of a DOT below which a plain loop beats the tiled nest's set-up."""
 
+WHOLE_BYTES = 8 << 20
+"""Intermediate values of composites up to this size are made whole: they stay in the caches."""
+
+BLOCK_BYTES = 2 << 20
+"""Size of a block of a larger one: it lies in a core's cache while it is made and read."""
+
+MIN_BLOCK_ROWS = 32
+"""Rows of a block at least: below, a DOT's tiles are not filled and loops cost more than work."""
+
 
 def element_ns(op: Op) -> float:
     """Time of one element of one op in a fused kernel."""

@@ -38,6 +38,7 @@ from tinyjax.lowering.dot_operands import (
 from tinyjax.lowering.dot_pack import emit_pack
 from tinyjax.lowering.dot_schedule import (
     BATCH,
+    CHUNK,
     COL_BLOCKS,
     DOT_PARAMS,
     K_BLOCK,
@@ -55,6 +56,7 @@ from tinyjax.lowering.dot_schedule import (
     dot_target,
     k_align,
     round_up,
+    row_stride,
 )
 from tinyjax.lowering.irtext import type_of
 
@@ -98,6 +100,7 @@ class KernelStep:
     name: str
     ir_text: str
     tasks: Callable[[Params], int]
+    chunk: Callable[[Params], int]  # tasks that are run together
     workspaces: tuple[Workspace, ...]
 
 
@@ -138,7 +141,9 @@ def gemm_kernels(
     packs = {True: schedule.pack_a, False: schedule.pack_b}
     spaces: list[Workspace] = []
     for is_a, how in packs.items():
-        if how != "none":
+        if how == "rows":
+            spaces.append(_rows(spec, schedule))
+        elif how != "none":
             shared = (a if is_a else b).shared
             spaces.append(_packed(spec, schedule, is_a, how, shared))
     if split or schedule.kc:
@@ -149,11 +154,13 @@ def gemm_kernels(
             shared = (a if is_a else b).shared
             tasks = _pack_tasks(schedule, is_a, shared)
             name = spec.name + ("_pack_a" if is_a else "_pack_b")
-            steps.append(KernelStep(name, emit_pack(nest, is_a), tasks, tuple(spaces)))
-    steps.append(KernelStep(spec.name, emit_main(nest), _blocks, tuple(spaces)))
+            steps.append(KernelStep(name, emit_pack(nest, is_a), tasks, _one, tuple(spaces)))
+    text = emit_main(nest)
+    steps.append(KernelStep(spec.name, text, _blocks, lambda p: p[CHUNK], tuple(spaces)))
     if split:
         tasks = _sum_tasks(schedule)
-        steps.append(KernelStep(spec.name + "_sum", emit_reduce(nest), tasks, tuple(spaces)))
+        text = emit_reduce(nest)
+        steps.append(KernelStep(spec.name + "_sum", text, tasks, _one, tuple(spaces)))
     return steps
 
 
@@ -162,6 +169,10 @@ def gemm_kernels(
 
 def _panels(schedule: DotSchedule, params: Params, is_a: bool) -> int:
     return ceil_div(params[M], schedule.mr) if is_a else ceil_div(params[N], schedule.nr)
+
+
+def _one(_: Params) -> int:
+    return 1
 
 
 def _blocks(params: Params) -> int:
@@ -192,20 +203,40 @@ def _packed(
             rows = round_up(p[K], k_align(schedule)) // schedule.group
             return panels * size * rows * (1 if shared else p[BATCH])
         largest = ceil_div(panels, max(p[ROW_BLOCKS if is_a else COL_BLOCKS], 1))
-        return _blocks(p) * largest * size * (p[K_BLOCK] // schedule.group)
+        return _chunks(p) * largest * size * (p[K_BLOCK] // schedule.group)
 
     slot = spec.workspace_slot + (0 if is_a else 1)
     return Workspace(slot, "packed A" if is_a else "packed B", nbytes)
 
 
+def _chunks(params: Params) -> int:
+    """Regions of task scratch."""
+    return ceil_div(_blocks(params), params[CHUNK])
+
+
+def _rows(spec: DotSpec, schedule: DotSchedule) -> Workspace:
+    """Room for the rows of A that a chunk works on."""
+    unit = 4 if schedule.group > 1 else spec.accumulate.itemsize
+
+    def nbytes(p: Params) -> int:
+        largest = ceil_div(_panels(schedule, p, True), max(p[ROW_BLOCKS], 1))
+        row = row_stride(schedule, p[K_BLOCK]) * unit
+        return _chunks(p) * largest * schedule.mr * row
+
+    return Workspace(spec.workspace_slot, "rows of A", nbytes)
+
+
 def _partial(spec: DotSpec, schedule: DotSchedule) -> Workspace:
-    """A padded C for each split; nothing if every sum is finished in one visit."""
+    """A padded C for each split, or a block of C for each chunk; nothing if one visit finishes."""
     size = spec.accumulate.itemsize * schedule.mr * schedule.nr
 
     def nbytes(p: Params) -> int:
-        if not schedule.split_k and p[K] <= p[K_BLOCK]:
+        rows, columns = (_panels(schedule, p, is_a) for is_a in (True, False))
+        if schedule.split_k:
+            return p[BATCH] * p[SPLITS] * rows * columns * size
+        if p[K] <= p[K_BLOCK]:
             return 0
-        tiles = _panels(schedule, p, True) * _panels(schedule, p, False)
-        return p[BATCH] * p[SPLITS] * tiles * size
+        block = ceil_div(rows, max(p[ROW_BLOCKS], 1)) * ceil_div(columns, max(p[COL_BLOCKS], 1))
+        return _chunks(p) * block * size
 
     return Workspace(spec.workspace_slot + 2, "partial sums", nbytes)

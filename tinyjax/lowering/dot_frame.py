@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinyjax.core import dtypes
+from tinyjax.lowering.dot_expression import Computed
 from tinyjax.lowering.dot_operands import (
     Axis,
     Epilogue,
@@ -27,6 +29,7 @@ from tinyjax.lowering.irtext import (
     I32,
     I64,
     PTR,
+    VOID,
     Module,
     Type,
     Value,
@@ -64,22 +67,50 @@ class Nest:
 
 
 class Kernel:
-    """A kernel being written: its builder, its sizes as values, its opened operands."""
+    """A kernel being written: its builder, its sizes as values, its opened operands.
 
-    def __init__(self, nest: Nest, suffix: str) -> None:
-        self.nest = nest
-        self.module = Module()
-        assert self.module.node("!{}") == "!0"  # what !invariant.load wants
-        params = [("slots", PTR), ("dims", PTR), ("lo", I64), ("hi", I64)]
-        self.b = b = self.module.function(f"{nest.name}{suffix}", params)
-        self.slots, dims, self.lo, self.hi = b.args
-        slot = nest.params_slot
-        self.params = dims if slot is None else slot_pointer(b, self.slots, slot)
-        schedule = nest.schedule
+    `within` makes it a function of its own that the given kernel calls: its loops hold registers of
+    the kind that LLVM hoists out of all loops (literals, masks), which a register tile cannot spare.
+    Its arguments are the integers `extra` and, last, an array of `array` bytes of the caller's.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        suffix: str,
+        within: Kernel | None = None,
+        extra: Sequence[str] = (),
+        array: int = 0,
+    ) -> None:
+        self.nest, self.name = nest, f"{nest.name}{suffix}"
+        lead = [("slots", PTR), ("dims", PTR)]
+        if within is None:
+            self.module = Module()
+            assert self.module.node("!{}") == "!0"  # what !invariant.load wants
+            self.b = b = self.module.function(self.name, [*lead, ("lo", I64), ("hi", I64)])
+            self.slots, self.dims, self.lo, self.hi = b.args
+        else:
+            self.module = within.module
+            lead += [(name, I64) for name in extra]
+            notes = [""] * len(lead)
+            if array:
+                lead.append(("array", PTR))
+                notes.append(f"dereferenceable({array})")
+            self.b = b = self.module.function(
+                self.name, lead, attributes="nounwind noinline", convention="internal",
+                param_attributes=notes,
+            )  # fmt: skip
+            self.slots, self.dims, *self.extra = b.args
+        slot, schedule = nest.params_slot, nest.schedule
+        self.params = self.dims if slot is None else slot_pointer(b, self.slots, slot)
         self.batch, self.m, self.n, self.k = (self.size(i) for i in (BATCH, M, N, K))
         self.panels = b.udiv(b.add(self.m, schedule.mr - 1), schedule.mr)
         self.columns = b.udiv(b.add(self.n, schedule.nr - 1), schedule.nr)
         self.k_rows = self.units(self.round_up(self.k, k_align(schedule)))
+
+    def call(self, within: Kernel, args: Sequence[Value]) -> None:
+        """Call this function from the kernel it belongs to."""
+        within.b.call(self.name, VOID, [within.slots, within.dims, *args])
 
     def units(self, k: Value) -> Value:
         """Whole groups in k elements."""
@@ -123,9 +154,10 @@ class Side:
         width: int,
         along_k: bool,
         mask: Value | None = None,
+        inside: bool = False,
     ) -> Value:
         """`width` elements along one of the two axes, in the accumulator type."""
-        x = self.raw(kernel, batch, mn, k, width, along_k, mask)
+        x = self.raw(kernel, batch, mn, k, width, along_k, mask, inside)
         return widen(kernel.b, x, self.operand.dtype, kernel.nest.acc, kernel.nest.target.half)
 
     def raw(
@@ -137,10 +169,15 @@ class Side:
         width: int,
         along_k: bool,
         mask: Value | None,
+        inside: bool = False,
     ) -> Value:
-        """The same as the operand's load gives it."""
+        """The same as the operand's load gives it; `inside` promises that it crosses no run."""
         row, col = (mn, k) if self.is_a else (k, mn)
         axis: Axis = "col" if along_k == self.is_a else "row"
+        if isinstance(self.load, Computed):
+            # Blocks of K start at multiples of a vector, and so do panels of whole vectors.
+            aligned = along_k or self.tile % width == 0
+            return self.load(kernel.b, batch, row, col, width, axis, mask, aligned, inside)
         return self.load(kernel.b, batch, row, col, width, axis, mask)
 
     def unit(
@@ -184,9 +221,10 @@ class Side:
         width: int,
         along_k: bool,
         mask: Value | None,
+        inside: bool = False,
     ) -> Value:
         """Elements as the 16 or 8 bits that the target multiplies."""
-        b, x = kernel.b, self.raw(kernel, batch, mn, k, width, along_k, mask)
+        b, x = kernel.b, self.raw(kernel, batch, mn, k, width, along_k, mask, inside)
         if kernel.nest.schedule.group == 4:
             return b.xor(x, -128) if self.is_a and kernel.nest.biased else x
         if x.type.kind == "float":

@@ -14,7 +14,7 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.ops import ELEMENTWISE, Op
-from tinyjax.core.uop import UOp, const_value, toposort
+from tinyjax.core.uop import UOp, const_value, toposort, tuple_of
 from tinyjax.lowering.dot import (
     DOT_PARAMS,
     DotSpec,
@@ -28,6 +28,7 @@ from tinyjax.lowering.dot import (
     strided,
     strided_store,
 )  # fmt: skip
+from tinyjax.lowering.dot_expression import computed_operand
 from tinyjax.lowering.dot_layout import View, view_of, view_source
 from tinyjax.lowering.dot_operands import slot_pointer
 from tinyjax.lowering.expression import Expressions
@@ -36,7 +37,7 @@ from tinyjax.lowering.interpret import interpret
 from tinyjax.lowering.irtext import IRBuilder, Value
 from tinyjax.lowering.kernel import Code, Kernel
 from tinyjax.lowering.kernel_text import kernel_text
-from tinyjax.lowering.rangeify import contraction_of, core_dot
+from tinyjax.lowering.rangeify import contraction_of, core_dot, rangeify
 from tinyjax.lowering.registers import Register
 from tinyjax.lowering.target import Target
 
@@ -44,10 +45,16 @@ F32 = np.dtype(np.float32)
 
 
 def accumulate_dtype(x: Any, result: Any) -> Any:
-    """The dtype of the sums: float32 for narrow floats, else the operands' (or a wider result)."""
+    """The dtype of the sums: float32 for narrow floats, int32 for narrow integers and bools.
+
+    Integer sums wrap, so they may be cut to the result's width at the end; a bool is whether any
+    product was true, and there are fewer than 2**31 of them.
+    """
     if dtypes.is_float(x) and x.itemsize < 4:
         return np.dtype(np.float64) if result == np.float64 else F32
-    return result
+    if not dtypes.is_float(result) and result.itemsize < 4:
+        return np.dtype(np.int32)
+    return F32 if dtypes.is_float(result) and result.itemsize < 4 else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +111,11 @@ def emit_index(b: IRBuilder, nodes: Sequence[UOp], over: UOp | None, batch: Valu
         elif n.op is Op.RANGE:
             raise AssertionError("a batch address mentions another loop")
         else:
-            emit = {Op.ADD: b.add, Op.MUL: b.mul, Op.IDIV: b.udiv, Op.MOD: b.urem}[n.op]
-            done[n] = emit(done[n.src[0]], done[n.src[1]])
+            emit: Any = {
+                Op.ADD: b.add, Op.SUB: b.sub, Op.NEG: b.neg, Op.MUL: b.mul, Op.IDIV: b.udiv,
+                Op.MOD: b.urem,
+            }[n.op]  # fmt: skip
+            done[n] = emit(*(done[s] for s in n.src))
     return done[nodes[-1]]  # type: ignore[no-any-return]
 
 
@@ -157,14 +167,13 @@ class DotKernel(Kernel):
         """For listings."""
         return "dot" if base_is(self.body, self.dot) else f"dot_{self.body.src[-1].op.name.lower()}"
 
-    def views(self) -> list[View]:
-        """Where the two operands lie in their buffers."""
-        return [view_of(s) for s in self.dot.src]
-
-    def sources(self) -> list[int]:
-        """Slots of the buffers that hold the operands."""
-        shift = len(self.body.src)
-        return [shift + int(view_source(s).arg[0]) for s in self.dot.src]
+    def operand(self, node: UOp, sizes: _Sizes, target: Target) -> Operand:
+        """An operand of the contraction: a view of a buffer if it is one, else an expression."""
+        source = view_source(node)
+        if source.op is not Op.PARAM:
+            return computed_operand(self.body, node, target)
+        slot = len(self.body.src) + int(source.arg[0])
+        return operand_of(slot, node.aval.dtype, view_of(node), sizes)
 
     def slots(self) -> int:
         """Outputs and inputs."""
@@ -177,14 +186,11 @@ class DotKernel(Kernel):
         batch, m, k = dot.src[0].aval.shape
         n = dot.src[1].aval.shape[2]
         sizes = _Sizes([])
-        a, b = (
-            operand_of(p, s.aval.dtype, v, sizes)
-            for v, p, s in zip(self.views(), self.sources(), dot.src, strict=True)
-        )
-        if base_is(self.body, dot):
+        a, b = (self.operand(s, sizes, target) for s in dot.src)
+        if base_is(self.body, dot) and not dtypes.is_bool(dot.aval.dtype):
             out = strided_store(
                 0, dot.aval.dtype, row=sizes.size(n), col=1,
-                batch=sizes.size(m * n) if batch > 1 else 0,
+                batch=sizes.size(m * n) if batch > 1 else 0, half=target.half,
             )  # fmt: skip
         else:
             out = epilogue_of(self.body, accumulate, target)
@@ -200,41 +206,26 @@ class DotKernel(Kernel):
                 scratch[space.slot - workspace] = space.nbytes(params)
         cycles = float(batch * m * n * k) / target.lanes(accumulate.itemsize)
         return [
-            Code(step.ir_text, "vector", step.tasks(params), 1, tuple(scratch), params, cycles)
+            Code(
+                step.ir_text, "vector", step.tasks(params), step.chunk(params), tuple(scratch),
+                params, cycles, (f"dot{step.name[1:]}({schedule})",),
+            )
             for step in steps
-        ]
+        ]  # fmt: skip
 
     def interpret(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         """Multiply with NumPy in the accumulator's dtype, then run the epilogue as a kernel."""
         dot, accumulate = self.dot, self.accumulate
-        x, y = (
-            _gather(arrays[p].reshape(-1), s.aval.shape, v).astype(accumulate)
-            for v, p, s in zip(self.views(), self.sources(), dot.src, strict=True)
-        )
-        product = np.ascontiguousarray(np.matmul(x, y), accumulate)
+        inputs = arrays[len(self.body.src) :]
+        operands = []
+        for s in dot.src:
+            values = np.zeros(s.aval.shape, s.aval.dtype)
+            interpret(rangeify(tuple_of([s])), [values, *inputs])
+            operands.append(values.astype(accumulate))
+        product = np.ascontiguousarray(np.matmul(*operands), accumulate)
         interpret(contraction_of(self.body, accumulate).sink, [*arrays, product])
 
 
 def base_is(body: UOp, dot: UOp) -> bool:
     """Whether the group only writes its DOT."""
     return len(body.src) == 1 and base(body.src[0]) is dot
-
-
-def _gather(flat: np.ndarray[Any, Any], shape: Sequence[int], view: View) -> np.ndarray[Any, Any]:
-    b, i, j = np.ogrid[: shape[0], : shape[1], : shape[2]]
-    at = view.offset + view.row * i + view.col * j
-    if view.batch is not None:
-        done: dict[UOp, Any] = {}
-        for n in toposort([view.batch]):
-            if n is view.over:
-                done[n] = b
-            elif n.op is Op.CONST:
-                done[n] = int(const_value(n))
-            else:
-                x, y = (done[s] for s in n.src) if n.op is not Op.RANGE else (0, 0)
-                done[n] = {
-                    Op.ADD: np.add, Op.MUL: np.multiply, Op.IDIV: np.floor_divide, Op.MOD: np.mod,
-                }[n.op](x, y)  # fmt: skip
-        at = at + done[view.batch]
-    taken: np.ndarray[Any, Any] = flat[np.broadcast_to(at, tuple(shape))]
-    return taken

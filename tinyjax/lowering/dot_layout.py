@@ -10,24 +10,37 @@ kernel of its own.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from tinyjax.core.infos import DotInfo
-from tinyjax.core.ops import Op
+from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering.affine import ZERO, IndexSpace, Lin
 
-VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SLICE, Op.FLIP, Op.REMAT, Op.WINDOW})
+MARKS = (Op.REMAT, Op.OPTIMIZATION_BARRIER)
+VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SLICE, Op.FLIP, Op.WINDOW, *MARKS})
 CANONICAL = DotInfo(((2,), (1,)), ((0,), (0,)))
 
 
 def canonical_dot(x: UOp, y: UOp, info: DotInfo) -> UOp:
-    """DOT over any axes as a reshaped DOT of [B,M,K] and [B,K,N]."""
+    """DOT over any axes as a reshaped DOT of [B,M,K] and [B,K,N].
+
+    An operand of windows (a convolution) has its axes in the order of its memory, so that packing
+    finds them contiguous; the result is permuted instead.
+    """
     (cx, cy), (bx, by) = info.contract, info.batch
     free_x = tuple(a for a in range(x.aval.ndim) if a not in cx and a not in bx)
     free_y = tuple(a for a in range(y.aval.ndim) if a not in cy and a not in by)
+    windows = (_has_windows(x), _has_windows(y))
+    if any(windows):
+        order = _outermost_first(x, cx) if windows[0] else _outermost_first(y, cy)
+        pairs = sorted(zip(cx, cy), key=lambda p: order.index(p[0] if windows[0] else p[1]))
+        cx, cy = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+        free_x = _outermost_first(x, free_x) if windows[0] else free_x
+        free_y = _outermost_first(y, free_y) if windows[1] else free_y
 
     def size(node: UOp, axes: tuple[int, ...]) -> int:
         return math.prod(node.aval.shape[a] for a in axes)
@@ -42,7 +55,10 @@ def canonical_dot(x: UOp, y: UOp, info: DotInfo) -> UOp:
         Op.DOT, (left, right), DotInfo(CANONICAL.contract, CANONICAL.batch, dtype, info.precision)
     )
     shape = [x.aval.shape[a] for a in (*bx, *free_x)] + [y.aval.shape[a] for a in free_y]
-    return _reshape(product, tuple(shape))
+    lead = tuple(range(len(bx)))
+    places = [len(lead) + free_x.index(a) for a in sorted(free_x)]
+    places += [len(lead) + len(free_x) + free_y.index(a) for a in sorted(free_y)]
+    return _permute(_reshape(product, tuple(shape)), (*lead, *places))
 
 
 def _permute(x: UOp, perm: tuple[int, ...]) -> UOp:
@@ -65,6 +81,109 @@ class View:
     offset: int
     batch: UOp | None
     over: UOp | None
+
+
+def parts_of(operand: UOp) -> tuple[tuple[int, ...], ...]:
+    """The sizes that a canonical operand's reshape joined, for each of its three axes."""
+    shape = operand.aval.shape
+    below = operand.src[0].aval.shape if operand.op is Op.RESHAPE else shape
+    sizes = [s for s in below if s != 1]
+    parts = []
+    for size in shape:
+        part: list[int] = []
+        while math.prod(part) < size and sizes:
+            part.append(sizes.pop(0))
+        if math.prod(part) != size:
+            return tuple((s,) for s in shape)
+        parts.append(tuple(part) or (1,))
+    return tuple(parts)
+
+
+def _addresses(space: IndexSpace, node: UOp, idx: tuple[Lin, ...]) -> list[Lin]:
+    """Where an element of `node` comes from in each array below its movement and elementwise ops."""
+    seen = {(node, idx)}
+    stack = [(node, idx)]
+    found: list[Lin] = []
+    while stack:
+        node, idx = stack.pop()
+        below: list[tuple[UOp, tuple[Lin, ...]]] = []
+        if node.op in VIEWS:
+            x = node.src[0]
+            below.append((x, _push(space, node.op, node.arg, node.aval.shape, x.aval.shape, idx)))
+        elif node.op is Op.PAD:
+            inner = (
+                space.divmod(space.shift(i, -lo), interior + 1)[0]
+                for i, (lo, _, interior) in zip(idx, node.arg, strict=True)
+            )
+            below.append((node.src[0], tuple(inner)))
+        elif node.op in ELEMENTWISE:
+            below += [(s, idx) for s in node.src if s.aval.shape]
+        elif node.op is not Op.CONST:
+            found.append(space.ravel(idx, node.aval.shape))
+        for each in below:
+            if each not in seen:
+                seen.add(each)
+                stack.append(each)
+    return found
+
+
+def _coefficient(flat: Lin, r: UOp) -> int | None:
+    """How a range moves an address; None if not by a constant."""
+    terms = dict(flat[1])
+    if r in toposort([n for n in terms if n.op is not Op.RANGE]):
+        return None
+    return terms.get(r, 0)
+
+
+def _outermost_first(x: UOp, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Some axes of x in the order in which they lie in the memory below; as they are if unknown."""
+    space = IndexSpace()
+    idx = tuple(space.range(s, i, "loop") for i, s in enumerate(x.aval.shape))
+    found = _addresses(space, x, idx)
+    if len(found) != 1:
+        return axes
+    strides = [_coefficient(found[0], idx[a][1][0][0]) if idx[a][1] else 0 for a in axes]
+    if None in strides:
+        return axes
+    return tuple(a for _, a in sorted(zip(strides, axes), key=lambda t: -abs(t[0] or 0)))
+
+
+def _has_windows(x: UOp) -> bool:
+    """Whether x is a view of windows."""
+    while x.op in VIEWS or x.op is Op.PAD:
+        if x.op is Op.WINDOW:
+            return True
+        x = x.src[0]
+    return False
+
+
+LEAST_RUN = 8
+"""Contiguous elements across K below which vectors of them would mostly be gathers."""
+
+
+def can_be_packed(operand: UOp, along_k: int) -> bool:
+    """Whether evaluating a canonical operand in place of reading a copy gives whole vectors.
+
+    `along_k` is the place of K among its last two axes: 1 in a left operand, 0 in a right one.
+
+    Looks through movement and elementwise ops at what they read: that must be contiguous along K,
+    or along the other axis in runs of at least `LEAST_RUN`.
+    """
+    space = IndexSpace()
+    parts = parts_of(operand)
+    numbers = itertools.count()
+    ranges = [[space.range(s, next(numbers), "loop") for s in part] for part in parts]
+    start = tuple(space.ravel(r, part) for r, part in zip(ranges, parts, strict=True))
+    inner = [r[-1][1][0][0] if r[-1][1] else None for r in ranges[1:]]
+    strides: list[list[int | None]] = [[], []]
+    for flat in _addresses(space, operand, start):
+        for found, r in zip(strides, inner, strict=True):
+            found.append(0 if r is None else _coefficient(flat, r))
+    runs = [part[-1] for part in parts[1:]]
+    even = [1 in found and all(x in (0, 1) for x in found) for found in strides]
+    return any(e and run >= LEAST_RUN for e, run in zip(even, runs, strict=True)) or (
+        along_k == 1 and even[1]
+    )
 
 
 def view_source(operand: UOp) -> UOp:

@@ -3,7 +3,8 @@
 One kernel computes blocks of C. A task is (batch, split of K, block of columns, block of rows),
 rows fastest. Within a task: for each block of K, pack what the schedule says, then for each panel
 of nr columns and each panel of mr rows run the register tile. Sums that are visited more than once
-wait in the accumulator type, padded, as [split][batch][row panel][column panel][mr][nr].
+wait in the accumulator type, padded, as [row panel][column panel][mr][nr]: in scratch, for the
+task's block; if K is split, one behind the other for all splits and batches.
 
 Task scratch is addressed by the first task of the chunk being run: chunks are disjoint, so threads
 never meet, and the scratch stays warm from one task of a chunk to the next.
@@ -18,15 +19,27 @@ from tinyjax.lowering.dot_frame import Kernel, Nest, open_side
 from tinyjax.lowering.dot_operands import (
     Store,
 )
-from tinyjax.lowering.dot_pack import pack_panel
+from tinyjax.lowering.dot_pack import copier, row_copier
 from tinyjax.lowering.dot_schedule import (
+    CHUNK,
     COL_BLOCKS,
     K_BLOCK,
     K_SPLIT,
     ROW_BLOCKS,
     SPLITS,
+    row_stride,
 )
-from tinyjax.lowering.dot_tile import Block, Place, Tile, inner_tile, outer_tile, source_a, source_b
+from tinyjax.lowering.dot_tile import (
+    Block,
+    Place,
+    Rows,
+    Tile,
+    inner_tile,
+    outer_tile,
+    source_a,
+    source_b,
+    source_rows,
+)
 from tinyjax.lowering.irtext import (
     I1,
     I64,
@@ -37,6 +50,56 @@ from tinyjax.lowering.irtext import (
 )
 
 STREAMED_TILE = 8  # vectors: such tiles are finished in registers even if sums are visited often
+
+
+class Finish:
+    """The function that takes a tile from its buffer to where it belongs.
+
+    It adds what earlier blocks of K left at `sums`, then leaves the total there or stores it by the
+    epilogue, which is written once, in a loop over rows and vectors.
+    """
+
+    def __init__(self, main: Kernel, blocked: bool, split: bool, ragged: bool) -> None:
+        nest = main.nest
+        names = ("sums", "batch", "row", "col", "height", "width", "left", "first", "last")
+        array = nest.schedule.mr * nest.schedule.nr * nest.acc.nbytes
+        self.kernel = kernel = Kernel(
+            nest, "_finish_edge" if ragged else "_finish", main, names, array
+        )
+        b, acc, schedule = kernel.b, nest.acc, nest.schedule
+        sums, batch, row, col, height, width, left, first, last, tile = kernel.extra
+        lanes = schedule.lanes if schedule.kind == "outer" else 1
+        wide = vec(acc, lanes)
+        store = None if split else nest.out.open(b, kernel.slots, kernel.params)
+        partial = kernel.workspace(nest.partial_slot) if blocked else tile
+        with b.loop(0, height) as down, b.loop(0, width, lanes) as across:
+            at = b.add(b.mul(down.index, schedule.nr), across.index)
+            x = b.load(wide, b.gep(acc, tile, at), align=wide.nbytes)
+            place = b.gep(acc, partial, b.add(sums, at))
+            if blocked:
+                with b.if_(b.cmp("ne", first, 0)) as branch:
+                    pass
+                with branch.otherwise():
+                    added = b.add(b.load(wide, place, align=wide.nbytes), x)
+                x = branch.join(x, added)
+
+            def emit(x: Value) -> None:
+                assert store is not None
+                mask = None
+                if ragged:
+                    mask = b.first_lanes(b.sub(left, across.index), lanes)
+                store(b, batch, b.add(row, down.index), b.add(col, across.index), x, "col", mask)
+
+            if not blocked:
+                emit(x)
+            elif split:
+                b.store(x, place, align=wide.nbytes)
+            else:
+                with b.if_(b.cmp("ne", last, 0)) as branch:
+                    emit(x)
+                with branch.otherwise():
+                    b.store(x, place, align=wide.nbytes)
+        b.ret()
 
 
 class _Main:
@@ -61,9 +124,13 @@ class _Main:
         self.inline = nest.out.inline and not self.split
         self.direct = self.inline and not self.blocked
         self.vector = schedule.lanes if schedule.kind == "outer" else 1
+        self.copiers: dict[bool, Kernel] = {}
+        self.rows_copier: Kernel | None = None
+        self.a_rows: Rows | None = None
         self.a_panel: Callable[[Value], Value] | None = None  # address of a packed panel
         self.b_panel: Callable[[Value], Value] | None = None
         self.buffer: Value | None = None
+        self.finishers: dict[bool, Finish] = {}
         if not self.direct:
             self.buffer = b.alloca(nest.acc, schedule.mr * schedule.nr)
 
@@ -75,19 +142,29 @@ class _Main:
     # -- what happens to a tile ------------------------------------------------------------
 
     def partial_at(self, block: Block, row: Value, panel: Value, offset: Value) -> Value:
-        """Address of the partial sums of row `row`, column panel `panel`, from column `offset`."""
+        """Where the partial sums of row `row`, column panel `panel`, from column `offset` are."""
         b, kernel, schedule = self.b, self.kernel, self.schedule
-        assert self.partial is not None
-        at = block.batch
-        if self.split:
-            at = b.add(b.mul(block.split, kernel.batch), at)
         row_panel = b.udiv(row, schedule.mr)
         inside = b.sub(row, b.mul(row_panel, schedule.mr))
-        at = b.add(b.mul(at, kernel.panels), row_panel)
-        at = b.add(b.mul(at, kernel.columns), panel)
         within = b.add(b.mul(inside, schedule.nr), offset)
-        flat = b.add(b.mul(at, schedule.mr * schedule.nr), within)
-        return b.gep(self.nest.acc, self.partial, flat)
+        size = schedule.mr * schedule.nr
+        if self.split:
+            at = b.add(b.mul(block.split, kernel.batch), block.batch)
+            at = b.add(b.mul(at, kernel.panels), row_panel)
+            at = b.add(b.mul(at, kernel.columns), panel)
+        else:  # of this task's block only, in the scratch of its chunk
+            rows, columns = self.largest()
+            at = b.mul(b.udiv(kernel.lo, kernel.size(CHUNK)), b.mul(rows, columns))
+            at = b.add(at, b.mul(b.sub(row_panel, block.rows), columns))
+            at = b.add(at, b.sub(panel, block.columns))
+        return b.add(b.mul(at, size), within)
+
+    def largest(self) -> tuple[Value, Value]:
+        """Panels of rows and of columns in the largest block of C."""
+        b, kernel = self.b, self.kernel
+        rows = b.udiv(b.add(kernel.panels, b.sub(self.row_blocks, 1)), self.row_blocks)
+        columns = b.udiv(b.add(kernel.columns, b.sub(self.col_blocks, 1)), self.col_blocks)
+        return rows, columns
 
     def tile_buffer(self) -> Value:
         """Stack memory of one register tile."""
@@ -103,38 +180,18 @@ class _Main:
                 b.store(x, b.gep(self.nest.acc, self.tile_buffer(), at), align=x.type.nbytes)
 
     def visit(self, block: Block, here: Place, height: Value) -> None:
-        """Finish `height` rows of the buffered tile: add what earlier blocks of K left, then store.
-
-        The epilogue is written once, in a loop over rows and vectors.
-        """
-        b, acc = self.b, self.nest.acc
-        wide = vec(acc, self.vector)
-        with b.loop(0, height) as down, b.loop(0, here.width, self.vector) as across:
-            at = b.add(b.mul(down.index, self.schedule.nr), across.index)
-            x = b.load(wide, b.gep(acc, self.tile_buffer(), at), align=wide.nbytes)
-            if not self.blocked:
-                return self.emit_one(block, b.add(here.row, down.index), here, across.index, x)
-            base = self.partial_at(block, here.row, here.panel, here.offset)
-            place = b.gep(acc, base, at)
-            with b.if_(block.first) as branch:
-                pass
-            with branch.otherwise():
-                added = b.add(b.load(wide, place, align=wide.nbytes), x)
-            x = branch.join(x, added)
-            if self.split:
-                return b.store(x, place, align=wide.nbytes)
-            with b.if_(block.last) as branch:
-                self.emit_one(block, b.add(here.row, down.index), here, across.index, x)
-            with branch.otherwise():
-                b.store(x, place, align=wide.nbytes)
-        return None
-
-    def emit_one(self, block: Block, row: Value, here: Place, inside: Value, x: Value) -> None:
-        """The epilogue of one vector (or scalar) of the buffer."""
-        b = self.b
-        assert self.store is not None
-        mask = b.first_lanes(b.sub(here.left, inside), self.vector) if here.ragged else None
-        self.store(b, block.batch, row, b.add(here.col, inside), x, "col", mask)
+        """Finish `height` rows of the buffered tile: see `_Finish`."""
+        b, sums = self.b, const(I64, 0)
+        if self.blocked:
+            sums = self.partial_at(block, here.row, here.panel, here.offset)
+        state = [b.cast(x, I64, signed=False) for x in (block.first, block.last)]
+        if here.ragged not in self.finishers:
+            self.finishers[here.ragged] = Finish(self.kernel, self.blocked, self.split, here.ragged)
+        self.finishers[here.ragged].kernel.call(
+            self.kernel,
+            [sums, block.batch, here.row, here.col, height, const(I64, here.width), here.left,
+             *state, self.tile_buffer()],
+        )  # fmt: skip
 
     def finish(self, block: Block, tile: Tile, here: Place, rows: list[Value], full: bool) -> None:
         """Store a tile that is complete at once, or leave it to `visit`."""
@@ -162,7 +219,9 @@ class _Main:
     ) -> None:
         """`visit` in registers, for tiles that are visited after a few elements of K."""
         b, acc, nr = self.b, self.nest.acc, self.schedule.nr
-        base = self.partial_at(block, here.row, here.panel, here.offset)
+        assert self.partial is not None
+        at = self.partial_at(block, here.row, here.panel, here.offset)
+        base = b.gep(acc, self.partial, at)
         places = [
             [b.gep(acc, base, i * nr + v * x.type.width) for v, x in enumerate(row)]
             for i, row in enumerate(tile)
@@ -246,7 +305,8 @@ class _Main:
             columns = self.share(col_block, self.col_blocks, kernel.columns)
             if not self.blocked:
                 always = const(I1, True)
-                block = Block(batch, k_start, b.sub(k_end, k_start), always, always, split)
+                count = b.sub(k_end, k_start)
+                block = Block(batch, k_start, count, always, always, split, rows[0], columns[0])
                 self.pack(block, rows, columns)
                 self.panels(block, rows, columns)
             else:
@@ -262,6 +322,8 @@ class _Main:
                         b.cmp("eq", k0, k_start),
                         b.cmp("sge", after, k_end),
                         split,
+                        rows[0],
+                        columns[0],
                     )
                     self.pack(block, rows, columns)
                     self.panels(block, rows, columns)
@@ -279,12 +341,11 @@ class _Main:
         start = b.udiv(b.mul(index, total), parts)
         return start, b.udiv(b.mul(b.add(index, 1), total), parts)
 
-    def scratch(self, base: Value, blocks: Value, total: Value, tile: int) -> Value:
-        """This chunk's region of task scratch: room for the largest block of panels."""
+    def scratch(self, largest: Value, panel: Value) -> Value:
+        """Where this chunk's task scratch starts: room for the largest block, `panel` units each."""
         b = self.b
-        largest = b.udiv(b.add(total, b.sub(blocks, 1)), blocks)
-        size = b.mul(b.mul(largest, tile), self.kernel.units(self.k_block))
-        return b.gep(self.nest.unit, base, b.mul(self.kernel.lo, size))
+        number = b.udiv(self.kernel.lo, self.kernel.size(CHUNK))
+        return b.mul(number, b.mul(largest, panel))
 
     def pack(self, block: Block, rows: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
         """Pack the block's panels into task scratch, where the schedule says so."""
@@ -299,21 +360,20 @@ class _Main:
             assert base is not None
             first, end = rows if side.is_a else columns
             total = kernel.panels if side.is_a else kernel.columns
+            if how == "rows":
+                self.copy_rows(block, base, first, end)
+                continue
             if how == "task":
-                blocks = self.row_blocks if side.is_a else self.col_blocks
-                region = self.scratch(base, blocks, total, side.tile)
                 stride = b.mul(kernel.units(self.k_block), side.tile)
+                offset = self.scratch(self.largest()[0 if side.is_a else 1], stride)
+                region = b.gep(unit, base, offset)
+                copy = self.copiers.get(side.is_a)
+                if copy is None:
+                    copy = self.copiers[side.is_a] = copier(kernel, side.is_a)
                 with b.loop(first, end) as loop:
-                    into = b.gep(unit, region, b.mul(b.sub(loop.index, first), stride))
-                    pack_panel(
-                        kernel,
-                        side,
-                        block.batch,
-                        b.mul(loop.index, side.tile),
-                        block.k0,
-                        block.count,
-                        into,
-                    )
+                    into = b.add(offset, b.mul(b.sub(loop.index, first), stride))
+                    mn = b.mul(loop.index, side.tile)
+                    copy.call(kernel, [block.batch, mn, block.k0, block.count, into])
                 origin = first
             else:
                 stride = b.mul(kernel.k_rows, side.tile)
@@ -331,6 +391,20 @@ class _Main:
                 self.a_panel = panel
             else:
                 self.b_panel = panel
+
+    def copy_rows(self, block: Block, base: Value, first: Value, end: Value) -> None:
+        """Copy the block's rows of A into task scratch; `a_rows` then reads them."""
+        b, kernel, schedule = self.b, self.kernel, self.schedule
+        stride = b.add(kernel.units(self.k_block), row_stride(schedule, 0))
+        offset = self.scratch(self.largest()[0], b.mul(stride, schedule.mr))
+        row = b.mul(first, schedule.mr)
+        rows = b.sub(b.smin(b.mul(end, schedule.mr), kernel.m), row)
+        if self.rows_copier is None:
+            self.rows_copier = row_copier(kernel)
+        self.rows_copier.call(
+            kernel, [block.batch, row, rows, block.k0, block.count, stride, offset]
+        )
+        self.a_rows = Rows(b.gep(self.nest.unit, base, offset), row, stride)
 
     def panels(self, block: Block, rows: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
         """All tiles of a block of C for one block of K."""
@@ -383,7 +457,10 @@ class _Main:
                 at_a = b.gep(unit, self.a_panel(panel), b.sub(row, b.mul(panel, mr)))
             if self.b_panel is not None:
                 at_b = b.gep(unit, self.b_panel(here.panel), here.offset)
-            left = source_a(kernel, block, self.a, at_a, read, full)
+            if self.a_rows is None:
+                left = source_a(kernel, block, self.a, at_a, read, full)
+            else:
+                left = source_rows(kernel, self.a_rows, read, full)
             right = source_b(kernel, block, self.bs, at_b, here)
             vectors = here.width // self.schedule.lanes
             values = outer_tile(kernel, block, left, right, height, vectors)

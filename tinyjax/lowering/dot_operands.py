@@ -80,7 +80,8 @@ class Operand:
     `width` scalars' worth of work along columns). `shared` says it does not depend on the batch,
     so it is packed once. `key` names what is compiled in, for the object cache.
     `cheap` says a load is about one instruction: only such operands are read again and again where
-    they lie.
+    they lie. `computed` ones are expressions; `runs` says that what is contiguous along `unit` comes
+    in short runs (the channels of a window), which whole vectors fit better than single rows.
     """
 
     dtype: np.dtype
@@ -89,6 +90,8 @@ class Operand:
     key: str
     shared: bool = False
     cheap: bool = False
+    computed: bool = False
+    runs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +316,9 @@ def transposed(a: Operand) -> Operand:
 
     def open(b: IRBuilder, slots: Value, params: Value) -> Load:
         inner = a.open(b, slots, params)
-        if isinstance(inner, Buffer):
-            return inner.transposed()
+        turned = getattr(inner, "transposed", None)
+        if turned is not None:
+            return turned()  # type: ignore[no-any-return]
 
         def load(
             b: IRBuilder,
@@ -330,7 +334,7 @@ def transposed(a: Operand) -> Operand:
         return load
 
     unit = None if a.unit is None else _OTHER[a.unit]
-    return Operand(a.dtype, unit, open, f"T({a.key})", a.shared, a.cheap)
+    return replace(a, unit=unit, open=open, key=f"T({a.key})")
 
 
 def transposed_store(out: Epilogue) -> Epilogue:
@@ -379,10 +383,13 @@ def narrowed(b: IRBuilder, x: Value, dtype: np.dtype, half: bool) -> Value:
 
 
 def storage(dtype: np.dtype) -> Type:
-    """Narrow floats are moved as their bits: the hardware's conversions are not all exact."""
+    """Narrow floats are moved as their bits: the hardware's conversions are not all exact.
+
+    Bools are bytes of 0 or 1.
+    """
     if dtypes.is_float(dtype) and dtype.itemsize < 4:
         return I8 if dtype.itemsize == 1 else I16
-    return type_of(dtype)
+    return I8 if dtypes.is_bool(dtype) else type_of(dtype)
 
 
 def _conversions(half: bool) -> Target:

@@ -13,14 +13,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tinyjax.lowering.dot_expression import Computed
 from tinyjax.lowering.dot_frame import Kernel, Nest, Side, open_side
+from tinyjax.lowering.dot_operands import storage
 from tinyjax.lowering.irtext import (
     F32,
     F64,
     I1,
+    I16,
     I32,
     I64,
     IRBuilder,
+    Type,
     Value,
     const,
     const_vector,
@@ -223,3 +227,105 @@ def emit_pack(nest: Nest, is_a: bool) -> str:
         pack_panel(kernel, side, batch, b.mul(panel, side.tile), const(I64, 0), kernel.k, into)
     b.ret()
     return kernel.text()
+
+
+UNROLLED = 8
+"""Vectors of a run of known length that are copied without a loop."""
+
+
+def copier(main: Kernel, is_a: bool) -> Kernel:
+    """A function that packs one panel of an operand: (batch, mn, k0, count, into).
+
+    `into` is in units from the start of the operand's workspace.
+    """
+    nest, names = main.nest, ("batch", "mn", "k0", "count", "into")
+    kernel = Kernel(nest, "_panel_a" if is_a else "_panel_b", main, names)
+    batch, mn, k0, count, at = kernel.extra
+    base = kernel.workspace(nest.a_slot if is_a else nest.b_slot)
+    into = kernel.b.gep(nest.unit, base, at)
+    pack_panel(kernel, open_side(kernel, is_a), batch, mn, k0, count, into)
+    kernel.b.ret()
+    return kernel
+
+
+def row_copier(main: Kernel) -> Kernel:
+    """A function that copies rows of A as they are: (batch, row, rows, k0, count, stride, into).
+
+    Element k of a row lands `k - k0` elements after its start, rows are `stride` units apart. The
+    last group is filled up with zeros.
+    """
+    names = ("batch", "row", "rows", "k0", "count", "stride", "into")
+    kernel = Kernel(main.nest, "_rows_a", main, names)
+    b, nest, schedule = kernel.b, main.nest, main.nest.schedule
+    side = open_side(kernel, True)
+    batch, row, rows, k0, count, stride, at = kernel.extra
+    into = b.gep(nest.unit, kernel.workspace(nest.a_slot), at)
+    group = schedule.group
+    with b.loop(0, rows) as loop:
+        mn = b.add(row, loop.index)
+        start = b.gep(nest.unit, into, b.mul(loop.index, stride))
+        if group > 1:
+            last = kernel.units(b.sub(count, 1))
+            b.store(zero(I32), b.gep(I32, start, last))
+        load = side.load
+        if isinstance(load, Computed) and len(load.sizes[load.number("col")]) > 1:
+            run, end = load.run("col"), b.add(k0, count)
+            runs = b.udiv(b.add(end, run - 1), run)
+            whole = schedule.kc == 0 and schedule.split_k == 0  # runs are not cut by blocks of K
+            with b.loop(b.udiv(k0, run), runs) as each:
+                at = b.mul(each.index, run)
+                low, high = b.smax(at, k0), b.smin(b.add(at, run), end)
+                if whole:
+                    low, high = at, b.add(at, run)
+                place = b.gep(element_of(kernel, side), start, b.sub(low, k0))
+                count = const(I64, run) if whole else b.sub(high, low)
+                _copy_run(kernel, side, batch, mn, low, count, place, run)
+        else:
+            _copy_run(kernel, side, batch, mn, k0, count, start, None)
+    b.ret()
+    return kernel
+
+
+def element_of(kernel: Kernel, side: Side) -> Type:
+    """What an element of a packed row is: a sum's type, or the bits that are multiplied."""
+    if kernel.nest.schedule.group == 1:
+        return kernel.nest.acc
+    return storage(side.operand.dtype) if kernel.nest.schedule.group == 4 else I16
+
+
+def _copy_run(
+    kernel: Kernel, side: Side, batch: Value, mn: Value, k: Value, count: Value, into: Value,
+    run: int | None,
+) -> None:  # fmt: skip
+    """into[i] = side(mn, k + i) for i < count; with `run`, all of them lie in one run of K."""
+    b, schedule = kernel.b, kernel.nest.schedule
+    element, width = element_of(kernel, side), schedule.lanes * schedule.group
+
+    def fetch(at: Value, width: int, mask: Value | None) -> Value:
+        if schedule.group > 1:
+            return side.bits(kernel, batch, mn, at, width, True, mask, run is not None)
+        return side.fetch(kernel, batch, mn, at, width, True, mask, run is not None)
+
+    whole = b.and_(count, -width)
+
+    def copy(at: Value) -> None:
+        x = fetch(b.add(k, at), width, None)
+        b.store(x, b.gep(element, into, at), align=element.nbytes)
+
+    if count.const is not None and count.const <= UNROLLED * width:
+        for at in range(0, int(count.const) // width * width, width):
+            copy(const(I64, at))
+    else:
+        with b.loop(0, whole, width) as loop:
+            copy(loop.index)
+    if run is not None and run % width == 0:
+        return
+    if kernel.nest.target.masks:
+        with b.if_(b.cmp("slt", whole, count)):
+            mask = b.first_lanes(b.sub(count, whole), width)
+            x = fetch(b.add(k, whole), width, mask)
+            b.masked_store(x, b.gep(element, into, whole), mask)
+        return
+    with b.loop(whole, count) as loop:
+        x = fetch(b.add(k, loop.index), 1, None)
+        b.store(x, b.gep(element, into, loop.index))

@@ -19,7 +19,7 @@ from tinyjax.core import dtypes
 from tinyjax.lowering.dot_operands import Epilogue, Operand, transposed
 from tinyjax.lowering.target import Target
 
-Packing = Literal["none", "task", "step"]
+Packing = Literal["none", "task", "step", "rows"]
 Kind = Literal["outer", "inner"]
 Edge = Literal["masked", "narrow"]
 
@@ -77,7 +77,8 @@ class DotSchedule:
               is left is done a (masked) vector at a time: more code, for small N or without masks.
     unroll    vectors along K per iteration of the inner kind, each with sums of its own.
     pack_a/b  none: operands are read where they lie; task: each task packs its block into its own
-              scratch; step: a kernel of its own packs everything first.
+              scratch; step: a kernel of its own packs everything first; rows (A only): as task, but
+              rows stay rows, which the tile reads like an A that lies in memory.
     mc, nc    rows and columns of a task's block, at most.
     kc        elements of K between visits to the partial sums; 0: sums stay in registers.
     split_k   elements of K per task; partial sums are added by a kernel of its own. 0: not split.
@@ -128,7 +129,7 @@ class DotSchedule:
 
 # ------------------------------------------------------------------------------------- parameters
 
-BATCH, M, N, K, ROW_BLOCKS, COL_BLOCKS, K_BLOCK, K_SPLIT, SPLITS = range(9)
+BATCH, M, N, K, ROW_BLOCKS, COL_BLOCKS, K_BLOCK, K_SPLIT, SPLITS, CHUNK = range(10)
 DOT_PARAMS = 12  # strides and whatever the callbacks need start here
 
 
@@ -164,7 +165,19 @@ def dot_params(schedule: DotSchedule, batch: int, m: int, n: int, k: int) -> tup
     values[K_BLOCK] = round_up(ceil_div(part, blocks), align)
     values[K_SPLIT] = part
     values[SPLITS] = ceil_div(k, part) if schedule.split_k else 1
+    tasks = batch * values[SPLITS] * values[ROW_BLOCKS] * values[COL_BLOCKS]
+    scratch = schedule.kc or schedule.pack_a in ("task", "rows") or schedule.pack_b == "task"
+    values[CHUNK] = max(1, ceil_div(tasks, MOST_CHUNKS)) if scratch else 1
     return tuple(values)
+
+
+MOST_CHUNKS = 48
+"""Chunks of tasks with scratch of their own: what they hold stays small and is used again, warm."""
+
+
+def row_stride(schedule: DotSchedule, k_block: int) -> int:
+    """Units from row to row of an A packed as rows: a line more, so that rows share no cache set."""
+    return k_block // schedule.group + schedule.lanes
 
 
 # -------------------------------------------------------------------------------------- heuristic
@@ -190,6 +203,11 @@ WORK_PER_TASK = 1 << 19  # multiply-adds: about 10 us, twice the cost of a paral
 STREAMED_PER_TASK = 1 << 16  # the same where every multiply-add costs a load from memory
 TASKS_PER_THREAD = 3  # so that waiting for the last chunk costs at most a third of a share
 SPLIT_TILES, SPLIT_MIN = 16, 4096  # K is split if there are this few tiles and K is that long
+# A sum over far more than the result has rows or columns (a convolution's weight gradient) is split
+# so that each task reads a part of the operands once; the partial results stay below DEEP_BYTES.
+DEEP, DEEP_PARTS, DEEP_BYTES = 16, 32, 8 << 20
+PACKED_BYTES = 32 << 20  # a computed B above this is packed by tasks, again for each block of rows
+COMPUTED_ROWS, COMPUTED_COLUMNS = 576, 4  # and these are its blocks: rows, panels of columns
 
 # Register tiles by vectors across: (rows, rows at the bottom edge). Measured on Zen 4, 1024^3:
 # 6 x 4 vectors 109 GFLOP/s, 8 x 3 and 12 x 2 107; with A read in place 6 x 4 wins by more.
@@ -227,6 +245,10 @@ def choose_schedule(
         swap = n > m
     elif short <= SKINNY:
         swap = n < m or (n == m and b.unit != "col")
+    elif a.runs and a.unit == "row":  # runs across K are to be B
+        swap = not (b.runs and b.unit == "col" and n >= m)
+    elif b.computed and b.unit == "row":  # rows along K are to be A
+        swap = not (a.computed and a.unit == "col" and m >= n)
     else:
         swap = out.axis == "row"
     if swap:
@@ -237,6 +259,11 @@ def choose_schedule(
         schedule = _skinny(target, accumulate, m, n, k)
     else:
         schedule = _packed(target, accumulate, a, b, m, n, k)
+    if schedule.pack_b == "task" and b.computed and k >= DEEP * max(m, n):
+        parts = min(DEEP_PARTS, DEEP_BYTES // (batch * m * n * accumulate.itemsize))
+        if parts > 1:
+            split = round_up(max(SPLIT_MIN, ceil_div(k, parts)), k_align(schedule))
+            schedule = replace(schedule, split_k=split)
     tiles = batch * ceil_div(m, schedule.mr) * ceil_div(n, schedule.nr)
     if k >= SPLIT_MIN and 0 < tiles <= SPLIT_TILES and not schedule.split_k:
         streamed = schedule.pack_b == "none"
@@ -291,10 +318,16 @@ def _packed(
     elif small and not b.shared and m <= 2 * ROW_BLOCK:
         pack_b = "task"
         mc, nc = round_up(max(m, 1), mr), round_up(max(n, 1), nr)
+    elif b.computed and (m <= 2 * ROW_BLOCK or n * k * size > PACKED_BYTES):
+        pack_b = "task"
+        mc, nc = min(round_up(m, mr), round_up(COMPUTED_ROWS, mr)), COMPUTED_COLUMNS * nr
     group = _group(target, accumulate, a, b, k) if m > SKINNY else 1
     pack_a: Packing = "none"
-    if a.unit == "row" and n > PACKED_BY_TASK_COLUMNS and m * k * size > TRANSPOSED_A_BYTES:
+    wide = n > PACKED_BY_TASK_COLUMNS and m * k * size > TRANSPOSED_A_BYTES
+    if a.unit == "row" and wide and not (pack_b == "task" and mc >= m and a.cheap):
         pack_a = "step"
+    elif a.unit == "col" and (group > 1 or not a.cheap):
+        pack_a = "rows"
     elif group > 1 or not a.cheap:
         pack_a = "task" if n <= PACKED_BY_TASK_COLUMNS else "step"
     if group > 1 and pack_b == "none":
@@ -303,7 +336,7 @@ def _packed(
         mr, tail = SIGNED_BYTES_TILE  # one row less: its registers hold the correction
         mc = round_up(mc, mr)
     kc = K_BLOCK_BYTES * group // size
-    if k <= kc or (pack_a == "none" and pack_b == "none"):
+    if k <= (2 * kc if pack_a == "rows" else kc) or (pack_a == "none" and pack_b == "none"):
         kc = 0
     wasteful = 0 < n % nr <= nr - lanes and n < 8 * nr
     edge: Edge = "narrow" if wasteful or not target.masks else "masked"

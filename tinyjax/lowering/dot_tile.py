@@ -71,6 +71,8 @@ class Block:
     first: Value  # i1: nothing was added to the partial sums yet
     last: Value  # i1: the sum is complete after this block
     split: Value
+    rows: Value  # the first panel of rows, and of columns, of this task
+    columns: Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +128,49 @@ def source_a(
         return Source(lambda at, k, i: a.fetch(kernel, block.batch, rows[i], k, 1, True))
     buffer = a.load if a.is_a else a.load.transposed()
     stride, step = buffer.strides[1:]
-    group = len(rows) if stride.const is not None else ROWS_PER_POINTER
-    starts = rows[::group] if full else rows
+
+    def wide(x: Value) -> Value:
+        return widen(b, x, a.operand.dtype, acc, kernel.nest.target.half)
+
+    starts = [buffer.address(b, block.batch, row, block.k0) for row in rows]
+    return _row_source(b, buffer.element, starts, stride, step, full, wide)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A block of A in scratch: row `first` at `region`, the next ones `stride` units further."""
+
+    region: Value
+    first: Value
+    stride: Value
+
+
+def source_rows(kernel: Kernel, packed: Rows, rows: list[Value], full: bool) -> Source:
+    """The scalars of A from copied rows; `full` says they are consecutive."""
+    b, unit = kernel.b, kernel.nest.unit
+    places = [b.mul(b.sub(row, packed.first), packed.stride) for row in rows]
+    starts = [b.gep(unit, packed.region, at) for at in places]
+    return _row_source(b, unit, starts, packed.stride, const(I64, 1), full, lambda x: x)
+
+
+def _row_source(
+    b: IRBuilder, element: Type, starts: list[Value], stride: Value, step: Value, full: bool,
+    wide: Callable[[Value], Value],
+) -> Source:  # fmt: skip
+    """Elements of rows that start at `starts`, `stride` apart if `full`, k by k `step` apart."""
+    group = len(starts) if stride.const is not None else ROWS_PER_POINTER
     twice = b.mul(stride, 2)
 
     def get(at: list[Value], k: Value, i: int) -> Value:
         if not full:
-            return wide(at[i])
+            return wide(b.load(element, at[i]))
         base, inside = at[i // group], i % group
         if stride.const is not None:
-            return wide(b.gep(buffer.element, base, inside * stride.const))
-        return wide(b.gep(buffer.element, base, (const(I64, 0), stride, twice)[inside]))
+            return wide(b.load(element, b.gep(element, base, inside * stride.const)))
+        offset = (const(I64, 0), stride, twice)[inside]
+        return wide(b.load(element, b.gep(element, base, offset)))
 
-    def wide(at: Value) -> Value:
-        return widen(b, b.load(buffer.element, at), a.operand.dtype, acc, kernel.nest.target.half)
-
-    pointers = [buffer.address(b, block.batch, row, block.k0) for row in starts]
-    return Source(get, pointers, buffer.element, step)
+    return Source(get, starts[::group] if full else starts, element, step)
 
 
 def source_b(kernel: Kernel, block: Block, side: Side, packed: Value | None, here: Place) -> Source:

@@ -36,8 +36,6 @@ from tinyjax.lowering.registers import (
 )
 from tinyjax.lowering.target import Target
 
-MOVES = frozenset({Op.WHERE, Op.CAST, Op.BITCAST, Op.COMPLEX})
-
 
 class Elementwise:
     """Emits ops on registers of one lane count (0: scalars) through one IR builder."""

@@ -21,6 +21,7 @@ from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value
 from tinyjax.lowering import accumulate, columns, irtext, memory
 from tinyjax.lowering.accumulate import Parts, needs_flushing, path_to, rebuilt
+from tinyjax.lowering.division import divide
 from tinyjax.lowering.elementwise import Elementwise
 from tinyjax.lowering.indexing import Indexing
 from tinyjax.lowering.irtext import I1, I32, I64, PTR, VOID, IRBuilder, Value
@@ -188,10 +189,26 @@ class Emitter:
                 dtype = INT32
         elif wide and dtype == INT64 and self.indexing.fits32(node):
             dtype = INT32
+        if node.op in (Op.IDIV, Op.MOD) and node.src[1].op is Op.CONST and dtype.kind == "i":
+            found = self.divided(node, args[0])
+            if found is not None:
+                return found
         return [
             ops.apply(node.op, node.arg, dtype, [a[u if len(a) > 1 else 0] for a in args])
             for u in range(self.count(node))
         ]
+
+    def divided(self, node: UOp, dividends: list[Register]) -> list[Register] | None:
+        """Floor division by a literal, by what is known of the dividend."""
+        divisor, span = int(const_value(node.src[1])), self.indexing.bounds(node.src[0])
+        out: list[Register] = []
+        for u in range(self.count(node)):
+            x = dividends[u if len(dividends) > 1 else 0]
+            found = divide(self.b, node.op, x.value, divisor, span, x.value.type.bits)
+            if found is None:
+                return None
+            out.append(Register(x.dtype, found))
+        return out
 
     def same_width(self, node: UOp, args: list[list[Register]]) -> list[list[Register]]:
         """Index operands all in 32-bit lanes or all in 64-bit ones."""

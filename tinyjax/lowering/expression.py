@@ -70,6 +70,10 @@ class Expressions:
             self._enter(at, vector, lanes, mask, known or {})
             return self.e.value(root, True)[0]
 
+    def stored(self, x: Register) -> Value:
+        """What a store of this value writes."""
+        return self.e.scalars.to_storage(x)
+
     def store(
         self,
         store: UOp,

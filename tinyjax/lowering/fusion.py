@@ -27,23 +27,22 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import ml_dtypes
-import numpy as np
-
 from tinyjax.core.avals import Aval
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, param, toposort, tuple_of
 from tinyjax.lowering import costs
-from tinyjax.lowering.dot_layout import view_source
+from tinyjax.lowering.dot_layout import can_be_packed, view_source
+from tinyjax.lowering.dot_schedule import SKINNY
 from tinyjax.lowering.inline import LoweringError
 
 LEAVES = frozenset({Op.PARAM, Op.CONST})
 MAPS = ELEMENTWISE | frozenset(
     {
         Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SLICE, Op.FLIP, Op.CONCAT, Op.WINDOW, Op.IOTA,
-        Op.GATHER, Op.DYNAMIC_SLICE, Op.RANDOM_BITS, Op.REMAT,
+        Op.GATHER, Op.DYNAMIC_SLICE, Op.RANDOM_BITS, Op.REMAT, Op.OPTIMIZATION_BARRIER,
     }
 )  # fmt: skip
+MOVED = frozenset({Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SLICE, Op.FLIP, Op.WINDOW})
 FOLDS = frozenset({Op.REDUCE, Op.ARGREDUCE})
 UPDATES = frozenset({Op.SCATTER, Op.DYNAMIC_UPDATE})
 ROUTINES = frozenset({Op.SORT, Op.FFT, Op.HOST_CALL, Op.CALLBACK, Op.CHECK, Op.CALL, Op.COPY})
@@ -79,25 +78,20 @@ def class_of(node: UOp) -> str:
     raise LoweringError(f"{node.op.name} has no lowering")
 
 
-NEST_DTYPES = frozenset(
-    np.dtype(t)
-    for t in (
-        np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int64, np.uint32,
-        np.uint64,
-    )
-)  # fmt: skip
-
-
 def is_loop_dot(node: UOp) -> bool:
-    """Whether a canonical DOT is a plain loop: tiny, or with a vector on one side (memory bound).
-
-    So are dtypes that the nest has no arithmetic for (bool, bytes, float8); they are rare.
-    """
+    """Whether a canonical DOT is a plain loop: tiny, or with a vector on one side (memory bound)."""
     b, m, k = node.src[0].aval.shape
     n = node.src[1].aval.shape[2]
-    kinds = {s.aval.dtype for s in node.src} | {node.aval.dtype}
-    small = b * m * n * k <= costs.TINY_DOT
-    return bool(m == 1 or n == 1 or small or not kinds <= NEST_DTYPES)
+    return bool(m == 1 or n == 1 or b * m * n * k <= costs.TINY_DOT)
+
+
+Late = tuple[int, int]
+"""The newest REMAT and the newest OPTIMIZATION_BARRIER above a node, as numbers that rise."""
+
+
+def newest(*lates: Late) -> Late:
+    """What is above all of them."""
+    return max((a for a, _ in lates), default=0), max((b for _, b in lates), default=0)
 
 
 @dataclass(slots=True)
@@ -112,11 +106,11 @@ class Group:
     outputs: list[UOp] = field(default_factory=list)
     inputs: list[UOp] = field(default_factory=list)
     body: UOp | None = None
-    nodes: int = 0
+    nodes: int = 0  # counted once for every sweep they are computed in
     loops: frozenset[tuple[object, ...]] = (
         frozenset()
     )  # its folds: operand shape and what is folded
-    late: int = 0  # the newest REMAT above it: groups of different recomputations are never joined
+    late: Late = (0, 0)  # groups for which it differs are never joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +127,9 @@ class Decision:
 
 @dataclass(slots=True)
 class FusionPlan:
-    """Groups in a valid order, and how they came about."""
+    """The groups of a body in a valid order, and how they came about."""
 
+    body: UOp
     groups: list[Group]
     decisions: list[Decision]
     visits: int
@@ -145,9 +140,9 @@ class FusionPlan:
 
 
 def base(node: UOp) -> UOp:
-    """The node whose buffer holds the same bytes: reshapes and REMAT are looked through."""
+    """The node whose buffer holds the same bytes: reshapes, REMAT, barriers are looked through."""
     while True:
-        if node.op in (Op.RESHAPE, Op.REMAT):
+        if node.op in (Op.RESHAPE, Op.REMAT, Op.OPTIMIZATION_BARRIER):
             node = node.src[0]
         elif node.op in (Op.EXPAND, Op.PERMUTE) and _keeps_order(node):
             node = node.src[0]
@@ -180,6 +175,9 @@ def _folds_trailing(node: UOp) -> bool:
     return all(k < a for k in kept for a in axes if shape[a] != 1)
 
 
+SAME_PLACE = (Op.RESHAPE, Op.REMAT, Op.OPTIMIZATION_BARRIER, Op.GETTUPLE)
+"""Besides elementwise ops, those that read their operand at the element they give."""
+
 SWEEP = frozenset({(0, 0)})
 """The place of what the loops over the outputs compute; a fold's loops are (level, size)."""
 
@@ -211,13 +209,18 @@ class _Planner:
         self.frontier: list[set[UOp]] = []  # values a group reads that are not inlined into it
         self.work: dict[UOp, float] = {}
         self.bytes: dict[UOp, float] = {}
-        self.late: dict[UOp, int] = {}
+        self.late: dict[UOp, Late] = {}  # (0, 0) where it is missing
+        self.walls: set[UOp] = set()  # values behind barriers: written by groups before them
         self.over_dot: set[UOp] = set()  # what may become the epilogue of a contraction
         self.levels: dict[UOp, int] = {}  # folds on the deepest path below a node, itself included
         self.decisions: list[Decision] = []
         self.names = {n: i for i, n in enumerate(self.order)}
         for out in body.src:
             self.require(out)
+        for n in self.order:
+            if n.op is Op.OPTIMIZATION_BARRIER and base(n).op is not Op.CONST:
+                self.require(n)
+                self.walls.add(base(n))
         self.estimate()
 
     # --- estimates ------------------------------------------------------------------------------
@@ -256,11 +259,13 @@ class _Planner:
                 )
             ):
                 self.over_dot.add(n)
-            age = max((self.late.get(s, 0) for s in n.operands), default=0)
+            ages = [self.late[s] for s in n.operands if s in self.late]
             if n.op is Op.REMAT:
-                age = max(age, n.arg)
-            if age:
-                self.late[n] = age
+                ages.append((n.arg, 0))
+            elif n.op is Op.OPTIMIZATION_BARRIER:
+                ages.append((0, self.names[n] + 1))
+            if ages:
+                self.late[n] = newest(*ages)
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -308,7 +313,9 @@ class _Planner:
                     self.after[g] |= bits
 
     def can_write(self, group: int, node: UOp) -> bool:
-        """No other reader of `node` comes before the group."""
+        """No other reader of `node` comes before the group, and no barrier lies between them."""
+        if node in self.walls and self.groups[group].late[1] > self.late.get(node, (0, 0))[1]:
+            return False
         mark = 1 << group
         return all(not self.after[r] & mark for r in self.uses[node] if r != group)
 
@@ -438,11 +445,12 @@ class _Planner:
     def evaluate(self, node: UOp, group: int, access: _Access) -> None:
         """The group computes `node`: it reads the node's operands."""
         g = self.groups[group]
-        g.nodes += 1
+        g.nodes += len(access.places)
         if class_of(node) == "fold" and node.op is not Op.GETTUPLE:
             axes = None if node.op is Op.DOT else node.arg[1]
             g.loops |= {(node.op, node.src[0].aval.shape, axes, self.levels[node])}
-        g.late = max(g.late, self.late.get(node, 0))
+        if node in self.late:
+            g.late = newest(g.late, self.late[node])
         self.frontier[group].discard(node)
         for s, inner in _operand_accesses(node, access, self.levels[node]):
             self.reads(group, s, inner)
@@ -473,7 +481,7 @@ class _Planner:
         self.home[node] = group
         self.groups[group].outputs.append(node)
         self.depends(group, self.uses[node])
-        self.groups[group].late = self.late.get(node, 0)
+        self.groups[group].late = self.late.get(node, (0, 0))
         for s in node.operands:
             self.require(s)
             self.reads(group, s, _Access(False, s.aval.size))
@@ -481,9 +489,25 @@ class _Planner:
 
     def contraction(self, node: UOp) -> None:
         self.epilogue(node)
-        for s in node.src:
+        for place, s in enumerate(node.src):
             source = view_source(s)
-            self.require(s if source.op is Op.CONST else source)
+            if source.op is Op.CONST:
+                self.require(s)
+            elif not self.is_prologue(node, place, source):
+                self.require(source)
+
+    def is_prologue(self, node: UOp, place: int, source: UOp) -> bool:
+        """Whether an operand of a contraction may be evaluated where it is packed.
+
+        Not what can be the epilogue of the contraction that makes it: that has it in registers. Nor
+        the smaller operand of a product of few rows, which is read again for each strip of columns.
+        """
+        if class_of(source) != "map" or source in self.over_dot:
+            return False
+        s, other = node.src[place], node.src[1 - place]
+        if min(node.aval.shape[1:]) <= SKINNY and s.aval.size <= other.aval.size:
+            return False
+        return can_be_packed(s, 1 - place)
 
     def epilogue(self, node: UOp) -> None:
         """Give a contraction to the elementwise group that reads it, or a group of its own."""
@@ -556,12 +580,20 @@ class _Planner:
             self.inline(node, uses)  # a view
             return
         size = node.aval.size
+        if node not in self.must and node.op in MOVED and self.only_packed(node):
+            self.inline(node, uses, "moved while a contraction packs it")
+            return
         if len(uses) == 1 and node not in self.must:
             ((group, access),) = uses.items()
             if access.times(size) <= size and self.fits(group, node):
                 self.inline(node, uses)
                 return
         self.inline_or_realise(node, uses)
+
+    def only_packed(self, node: UOp) -> bool:
+        """Whether contractions alone read a node: packing moves elements anyway."""
+        kinds = [self.groups[g].kind == CONTRACTION for g in self.uses[node]]
+        return all(kinds) and all(self.fits(g, node) for g in self.uses[node])
 
     def inline_or_realise(self, node: UOp, uses: dict[int, _Access]) -> None:
         """The cheapest of: evaluate it wherever read; let a reader write it; a group of its own."""
@@ -638,7 +670,7 @@ def _operand_accesses(node: UOp, access: _Access, level: int) -> list[tuple[UOp,
             continue
         if s.aval.size == 1 if isinstance(s.aval, Aval) else False:
             inner = _Access(True, 1)
-        elif op in ELEMENTWISE or op in (Op.RESHAPE, Op.REMAT, Op.GETTUPLE):
+        elif op in ELEMENTWISE or op in SAME_PLACE:
             inner = _Access(access.aligned, evals, access.places)
         elif op is Op.EXPAND and access.aligned and _broadcasts_trailing(node):
             inner = _Access(True, min(evals, s.aval.size))
@@ -672,7 +704,7 @@ def _operand_accesses(node: UOp, access: _Access, level: int) -> list[tuple[UOp,
 
 
 def plan_fusion(body: UOp) -> FusionPlan:
-    """Group the nodes of a flat, prepared body. Groups come in order of their first output."""
+    """body -> its nodes in groups that become one kernel or routine each"""
     planner = _Planner(body)
     planner.run()
     visits = len(planner.order)
@@ -680,7 +712,7 @@ def plan_fusion(body: UOp) -> FusionPlan:
     for group in planner.groups:
         group.outputs.sort(key=lambda o: planner.names.get(o, -1))
         visits += close_group(group, planner.home)
-    return FusionPlan(_topological(planner), planner.decisions, visits)
+    return FusionPlan(body, _topological(planner), planner.decisions, visits)
 
 
 def _topological(planner: _Planner) -> list[Group]:
@@ -756,7 +788,7 @@ def close_group(group: Group, home: dict[UOp, int]) -> int:
             stack.extend(reversed(pending))
             continue
         visits += 1
-        if n.op is Op.REMAT:
+        if n.op in (Op.REMAT, Op.OPTIMIZATION_BARRIER):
             done[n] = done[n.src[0]]
         else:
             done[n] = n.with_src(tuple(done[s] for s in n.src))

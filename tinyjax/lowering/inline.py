@@ -2,10 +2,10 @@
 
 After this pass a body has PARAM and CONST leaves and only ops that compute something. What is left
 of CALL is `precompile=True` (nested programs); SCAN, WHILE and COND hold flat bodies. Erased:
-STOP_GRADIENT, NAME, OPTIMIZATION_BARRIER, PCAST, custom rules, weak flags. Kept: REMAT, because its
-id is what keeps a recomputation apart from the value it recomputes; ids are renumbered so that
-equal bodies stay one object. Common subexpressions are shared by hash-consing and what no output
-reads is never visited.
+STOP_GRADIENT, NAME, PCAST, custom rules, weak flags. Kept: OPTIMIZATION_BARRIER, which ends a group
+of fusion, and REMAT, because its id is what keeps a recomputation apart from the value it
+recomputes; ids are renumbered so that equal bodies stay one object. Common subexpressions are
+shared by hash-consing and what no output reads is never visited.
 
 Typed keys become their uint32 words: `key_shape` is appended to the shape, so KEY_WRAP and
 KEY_UNWRAP are identities and every op that may move keys gets trailing axes that it leaves alone.
@@ -24,13 +24,15 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
-from tinyjax.core.ops import EFFECTS, ELEMENTWISE, Op
+from tinyjax.core.composites import KIND
+from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const, get, param, toposort, tuple_of
+from tinyjax.lowering.blocks import in_row_blocks
 
 UINT32 = np.dtype(np.uint32)
 INT64 = np.dtype(np.int64)
 ERASED = frozenset(
-    {Op.STOP_GRADIENT, Op.NAME, Op.OPTIMIZATION_BARRIER, Op.PCAST, Op.KEY_WRAP, Op.KEY_UNWRAP}
+    {Op.STOP_GRADIENT, Op.NAME, Op.PCAST, Op.KEY_WRAP, Op.KEY_UNWRAP}
 )
 
 
@@ -46,9 +48,10 @@ def storage_aval(of: Aval) -> Aval:
 
 
 def inline(body: UOp) -> UOp:
-    """The flat body of a closed one; equal bodies give the same object.
+    """closed body -> flat body: calls inlined, keys as words, no marks or weak types
 
-    Kept on the body, so that a loop body or a program shared by many sites is flattened once.
+    Equal bodies give the same object. Kept on the body, so that a loop body or a program shared
+    by many sites is flattened once.
     """
     flat: UOp | None = body.derived.get("inline")
     if flat is None:
@@ -83,7 +86,8 @@ class _Inliner:
         if op is Op.COPY and arg is None:
             return src[0]
         if op is Op.CALL and not arg.precompile:
-            return tuple_of(self.outputs(n.src[0], src))
+            body = in_row_blocks(inline(n.src[0])) if arg.kind == KIND else n.src[0]
+            return tuple_of(self.outputs(body, src))
         if op is Op.GETTUPLE:
             return get(src[0], arg)
         if op is Op.CONST:
@@ -92,7 +96,7 @@ class _Inliner:
             return UOp(Op.IOTA, (), (arg[0].strip_weak_type(), arg[1]))
         if op is Op.REMAT:
             return UOp(Op.REMAT, src, next(self.ids))
-        if op in EFFECTS:
+        if op is Op.CALLBACK and arg.pure:
             return UOp(op, src, replace(arg, sequence=next(self.ids)))
         if op is Op.CUSTOM_LIN and arg.forward is not None:
             return tuple_of(self.outputs(arg.forward, src))
@@ -252,6 +256,7 @@ KEY_RULES: dict[Op, Callable[[UOp, tuple[UOp, ...], tuple[int, ...]], UOp]] = {
     ),
     Op.DYNAMIC_UPDATE: lambda n, src, key: UOp(Op.DYNAMIC_UPDATE, (*src, *_zeros(len(key)))),
     Op.REMAT: lambda n, src, key: UOp(Op.REMAT, src, n.arg),
+    Op.OPTIMIZATION_BARRIER: lambda n, src, key: UOp(n.op, src),
     Op.COPY: lambda n, src, key: UOp(Op.COPY, src, n.arg),
     Op.TUPLE: lambda n, src, key: UOp(Op.TUPLE, src),
     Op.HOST_CALL: lambda n, src, key: UOp(Op.HOST_CALL, src, n.arg),

@@ -24,7 +24,16 @@ import numpy as np
 from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value, toposort
-from tinyjax.lowering.nest import Accumulate, Line, Loop, Nest, Write, extent, fold_operands
+from tinyjax.lowering.nest import (
+    Accumulate,
+    Line,
+    Loop,
+    Nest,
+    Write,
+    extent,
+    fold_operands,
+    ranges_of,
+)  # fmt: skip
 
 Ranges = frozenset[UOp]
 Buffers = Sequence[np.ndarray[Any, Any]]
@@ -147,7 +156,7 @@ class Machine:
         return apply(op, node.arg, node.aval.dtype, [done[s] for s in node.src])
 
     def fold(self, node: UOp, env: dict[UOp, int]) -> Any:
-        """Fold over the node's ranges; sums of floats are compensated by folding in float64."""
+        """Fold over the node's ranges, in row-major order."""
         count = 2 if node.arg in ("argmax", "argmin") else 1  # an index may itself be a range
         operands, ranges = node.src[:count], node.src[count:]
         if count == 2:
@@ -156,7 +165,7 @@ class Machine:
         total: Any = None
         for values in iterations(ranges):
             new = self.value(value, env | dict(zip(ranges, values)))
-            total = new if total is None else combine(node.arg, total, new)
+            total = started(node, new) if total is None else combine(node.arg, total, new)
         return identity(node.arg, value.aval.dtype) if total is None else total
 
     def arg_fold(
@@ -186,6 +195,14 @@ FOLD_OPS = {
     "add": Op.ADD, "mul": Op.MUL, "max": Op.MAX, "min": Op.MIN,
     "and": Op.AND, "or": Op.OR, "xor": Op.XOR,
 }  # fmt: skip
+
+
+def started(fold: UOp, first: Any) -> Any:
+    """The first step of a fold: sums of several floats start from +0.0, so none is -0.0."""
+    steps = math.prod(extent(r) for r in ranges_of(fold))
+    if fold.arg != "add" or steps == 1 or not dtypes.is_inexact(fold.aval.dtype):
+        return first
+    return combine("add", identity("add", fold.aval.dtype), first)
 
 
 def combine(kind: str, x: Any, y: Any) -> Any:
@@ -246,7 +263,10 @@ def interpret_nest(nest: Nest, buffers: Buffers) -> None:
             new = tuple(value(s) for s in fold_operands(line.fold))
             old = totals[line.fold]
             if len(new) == 1:
-                totals[line.fold] = new[0] if old is None else combine(line.fold.arg, old, new[0])
+                if old is None:
+                    totals[line.fold] = started(line.fold, new[0])
+                else:
+                    totals[line.fold] = combine(line.fold.arg, old, new[0])
             elif old is None or comes_first(line.fold.arg, *new, *old):
                 totals[line.fold] = new
         elif isinstance(line, Write):
@@ -670,6 +690,8 @@ def convert(x: Any, dtype: Any) -> Any:
 
 
 def narrow(x: Any, dtype: Any) -> Any:
-    """float32 -> a narrower float, ties to even, as ml_dtypes does it."""
+    """float32 -> a narrower float, ties to even, as ml_dtypes does it but for the sign of a NaN."""
     assert isinstance(x, np.float32) and dtype.itemsize <= 2, (x, dtype)
+    if x != x and dtypes.bit_width(dtype) < 8:  # formats without NaN: it becomes -0
+        x = np.float32(np.nan)
     return np.asarray(x).astype(dtype)[()]

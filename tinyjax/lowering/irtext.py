@@ -41,7 +41,7 @@ import numpy as np
 
 # ------------------------------------------------------------------------------------------ types
 
-Kind = Literal["int", "float", "ptr", "void"]
+Kind = Literal["int", "float", "ptr", "struct", "void"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -453,11 +453,24 @@ class Function:
 
     def fdiv(self, x: Operand, y: Operand) -> Value:
         """Float quotient."""
-        return self._plain("fdiv", x, y)
+        return self._fenced("fdiv", x, y)
 
     def frem(self, x: Operand, y: Operand) -> Value:
         """Float remainder; a libm call on every CPU target."""
-        return self._plain("frem", x, y)
+        return self._fenced("frem", x, y)
+
+    def _fenced(self, op: str, x: Operand, y: Operand) -> Value:
+        """An operation whose result LLVM must not guess from its operands.
+
+        LLVM 22 selects instructions as if a vector 0/0 or 0%0 were 0 when both zeros are known
+        (SimplifyDemandedVectorElts), be they literals or what it makes of our integers. A fence is
+        no instruction, and nothing looks through it.
+        """
+        made = self._plain(op, x, y)
+        literals = [v for v in self._pair(x, y) if v.text.startswith("splat")]
+        if not made.type.lanes or any(v.text != zero(v.type).text for v in literals):
+            return made
+        return self.intrinsic("arithmetic.fence", made.type, [made])
 
     def sdiv(self, x: Operand, y: Operand) -> Value:
         """Signed quotient; the caller guards 0 and INT_MIN / -1, which trap."""

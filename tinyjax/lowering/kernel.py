@@ -17,7 +17,7 @@ class Code:
     """One native function `void k(slots, dims, lo, hi)` and the call of it.
 
     Its slots are those of the kernel, then one per entry of `scratch` (bytes each), then, if there
-    are `params`, the address of these int64.
+    are `params`, the address of these int64. `actions` are the decisions it was made by.
     """
 
     ir_text: str
@@ -27,6 +27,7 @@ class Code:
     scratch: tuple[int, ...] = ()
     params: tuple[int, ...] = ()
     cycles: float = 0.0
+    actions: tuple[str, ...] = ()
 
 
 class Kernel(ABC):

@@ -6,13 +6,14 @@ mean (`specials`):
     ieee   infinities and NaNs at the all-ones exponent (float16, bfloat16, e3m4, e4m3, e5m2)
     fn     no infinity; all ones is NaN; overflow gives NaN (e4m3fn)
     fnuz   no infinity, no -0; the code of -0 is NaN; overflow gives NaN
-    none   neither; overflow saturates, NaN becomes a zero of the opposite sign (float6, float4)
+    none   neither; overflow saturates, NaN becomes -0 (float6, float4)
     scale  an exponent only (e8m0fnu): powers of two, ties away from zero, no zero
 
 Widening places the fields where float32 has them and multiplies by 2**(127 - bias), which also
 normalises subnormals. Narrowing rounds to nearest even on the integer bits; for subnormal results
 the float adder does the rounding (adding 2**k with ulp = the format's smallest subnormal).
-Results are those of ml_dtypes, bit by bit, NaN signs included.
+Results are those of ml_dtypes, bit by bit, NaN signs included (but the sign of a NaN does not pick
+the zero it becomes).
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def narrow(b: IRBuilder, target: Target, dtype: Any, x: Value) -> Value:
     over = b.cmp("sge", code, of.infinity)
     if of.specials == "none":
         code = b.or_(b.select(over, of.infinity - 1, code), sign)
-        code = b.select(is_nan, b.xor(sign, of.sign), code)
+        code = b.select(is_nan, of.sign, code)
     elif of.specials == "fnuz":
         code = b.select(b.cmp("eq", code, 0), 0, b.or_(code, sign))
         code = b.select(b.or_(over, is_nan), of.sign, code)

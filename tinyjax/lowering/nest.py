@@ -469,6 +469,11 @@ class Nest:
         return "\n".join(out)
 
 
+def place(sink: UOp) -> Nest:
+    """kernel -> ordered loops, every node at the outermost place where it can be computed"""
+    return Nest(sink)
+
+
 def verify(nest: Nest) -> None:
     """What must hold of the ordered list, before and after scheduling.
 

@@ -5,16 +5,15 @@ output), a place in the arena, or a pointer variable of a loop. Each slot has a 
 of a clock that runs through the steps, bodies of loops included; arena slots whose lifetimes do not
 meet share bytes. What lives outside a loop and is used in it lives until the loop ends.
 
-**Order.** Groups are placed last to first: of those whose readers are all placed, the one that
-makes the fewest bytes live (what it reads and nobody reads later, minus what it writes). So a
-recomputation behind REMAT comes right before its reader and a weight gradient as soon as its
-operands are there. Ties keep the program's order.
-
 **Updates in place.** SCATTER and DYNAMIC_UPDATE change the buffer of their operand if this body
 owns it, nothing reads the old value later (readers are ordered before the update unless that closes
 a cycle) and it is not a result by itself; else the buffer is copied first. A loop carry that is
 only updated so stays where it is, any other carry goes back and forth between two buffers.
-`Plan.notes` lists each of these decisions with its reason.
+
+**Kernels in place.** An output is written over an input of its size and dtype that nothing reads
+later, if the kernel reads each element of it only where it writes that one: a temporary over a
+temporary, a result over a donated argument. `Plan.notes` lists each of these decisions with its
+reason.
 
 Outputs that are inputs, or the same value twice, are copied: every output has memory of its own.
 Values without elements have no memory and no steps.
@@ -25,26 +24,17 @@ Cost: linear in groups and buffers, apart from a heap.
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tinyjax.core.avals import Aval, TupleAval
-from tinyjax.core.ops import EFFECTS, Op
+from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp
-from tinyjax.lowering.check import after_pass
-from tinyjax.lowering.fusion import (
-    ROUTINE,
-    UPDATE,
-    FusionPlan,
-    Group,
-    base,
-    plan_fusion,
-    source_of,
-)  # fmt: skip
-from tinyjax.lowering.inline import LoweringError, inline, storage_aval
-from tinyjax.lowering.prepare import prepare
+from tinyjax.lowering.fusion import ROUTINE, UPDATE, FusionPlan, Group, base
+from tinyjax.lowering.inline import LoweringError, storage_aval
+from tinyjax.lowering.order import Ordered
+from tinyjax.lowering.passes import schedule_of
 
 ALIGNMENT = 64
 
@@ -188,142 +178,6 @@ def plan(body: UOp, num_inputs: int, owned: frozenset[int] = frozenset()) -> Pla
     return _Planner(body, num_inputs, owned).plan
 
 
-# --- order --------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Schedule:
-    """A flat body with its groups in the order in which they run."""
-
-    flat: UOp
-    fusion: FusionPlan
-    groups: list[Group]
-    last_read: dict[UOp, int]  # realised node or PARAM -> position of its last reader
-    blocked: dict[UOp, str]  # update -> why its operand cannot be ordered to die there
-
-
-def schedule_of(body: UOp) -> Schedule:
-    """Fuse and order a body; kept on it, so that a loop body is planned once."""
-    found: Schedule | None = body.derived.get("schedule")
-    if found is None:
-        flat = after_pass(prepare(after_pass(inline(body), "inline")), "prepare")
-        fusion = plan_fusion(flat)
-        found = body.derived["schedule"] = _order(flat, fusion)
-    return found
-
-
-def _order(flat: UOp, fusion: FusionPlan) -> Schedule:
-    groups = fusion.groups
-    writer = {o: i for i, g in enumerate(groups) for o in g.outputs}
-    before: list[set[int]] = [set() for _ in groups]
-    readers: dict[UOp, list[int]] = {}
-    for i, g in enumerate(groups):
-        for n in g.inputs:
-            readers.setdefault(n, []).append(i)
-            w = writer.get(source_of(n))
-            if w is not None:
-                before[i].add(w)
-    reach = _reachable(before)
-
-    def add_edge(a: int, b: int) -> bool:
-        """a before b, if b does not reach a."""
-        if reach[b] >> a & 1:
-            return False
-        if a != b and a not in before[b]:
-            before[b].add(a)
-            bits = reach[b] | 1 << b
-            for g in range(len(groups)):
-                if g == a or reach[g] >> a & 1:
-                    reach[g] |= bits
-        return True
-
-    effects = [i for i, g in enumerate(groups) if _has_effect(g)]
-    effects.sort(key=lambda i: groups[i].outputs[0].arg.sequence if (
-        groups[i].outputs[0].op in EFFECTS) else i)  # fmt: skip
-    for a, b in itertools.pairwise(effects):
-        add_edge(a, b)
-    blocked: dict[UOp, str] = {}
-    for i, g in enumerate(groups):
-        if g.kind == UPDATE:
-            for r in readers.get(g.inputs[0], ()):
-                if r != i and not add_edge(r, i):
-                    blocked[g.outputs[0]] = f"{_title(groups[r])} reads the old value later"
-    order = _last_to_first(groups, before, writer, flat)
-    position = {g: p for p, g in enumerate(order)}
-    last_read = {n: max(position[r] for r in rs) for n, rs in readers.items()}
-    return Schedule(flat, fusion, [groups[g] for g in order], last_read, blocked)
-
-
-def _has_effect(group: Group) -> bool:
-    return group.kind == ROUTINE and bool(group.outputs[0].effects)
-
-
-def _title(group: Group) -> str:
-    return f"{group.kind} {group.outputs[-1].op.name.lower()}"
-
-
-def _reachable(before: list[set[int]]) -> list[int]:
-    """Bit set of the groups that come after each group (groups are in a valid order)."""
-    reach = [0] * len(before)
-    for i in range(len(before) - 1, -1, -1):
-        for w in before[i]:
-            reach[w] |= reach[i] | 1 << i
-    return reach
-
-
-def _bytes(node: UOp) -> int:
-    if isinstance(node.aval, TupleAval):
-        return sum(a.nbytes for a in node.aval.elts)
-    return int(node.aval.nbytes)
-
-
-def _last_to_first(
-    groups: Sequence[Group], before: list[set[int]], writer: dict[UOp, int], flat: UOp
-) -> list[int]:
-    """The order described above, as group numbers from first to last."""
-    waiting = [0] * len(groups)
-    for sources in before:
-        for w in sources:
-            waiting[w] += 1
-    kept = {source_of(base(o)) for o in flat.src}
-    live: set[UOp] = set(kept)
-    touching: dict[UOp, list[int]] = {}
-    for i, g in enumerate(groups):
-        for n in g.inputs:
-            touching.setdefault(source_of(n), []).append(i)
-
-    def delta(i: int) -> int:
-        g = groups[i]
-        gain = sum(_bytes(n) for n in {source_of(n) for n in g.inputs} if (
-            n not in live and n.op is not Op.PARAM))  # fmt: skip
-        return gain - sum(_bytes(o) for o in g.outputs if o not in kept)
-
-    heap = [(delta(i), -i) for i in range(len(groups)) if not waiting[i]]
-    heapq.heapify(heap)
-    placed: set[int] = set()
-    order: list[int] = []
-    while heap:
-        _, negative = heapq.heappop(heap)
-        i = -negative
-        if i in placed:
-            continue
-        placed.add(i)
-        order.append(i)
-        for n in {source_of(n): None for n in groups[i].inputs}:
-            if n not in live:
-                live.add(n)
-                for r in touching[n]:
-                    if r not in placed and not waiting[r]:
-                        heapq.heappush(heap, (delta(r), -r))
-        for w in before[i]:
-            waiting[w] -= 1
-            if not waiting[w]:
-                heapq.heappush(heap, (delta(w), -w))
-    assert len(order) == len(groups), "the order of the groups has a cycle"
-    order.reverse()
-    return order
-
-
 # --- the planner --------------------------------------------------------------------------------
 
 
@@ -405,6 +259,40 @@ class _Planner:
         return _BodyPlanner(self, made, args, results, owned, name).steps
 
 
+def read_in_place(body: UOp) -> dict[int, int]:
+    """Parameters of a group's body that outputs read only at the element they write.
+
+    With each, the last output that reads it: outputs are stored in order, so an earlier one must
+    not be written over it.
+    """
+    found: dict[int, int] | None = body.derived.get("read_in_place")
+    if found is None:
+        last: dict[int, int] = {}
+        elsewhere: set[int] = set()
+        for number, out in enumerate(body.src):
+            stack = [(out, True)]
+            seen = set(stack)
+            while stack:
+                n, aligned = stack.pop()
+                if n.op is Op.PARAM:
+                    last[n.arg[0]] = number
+                    if not aligned:
+                        elsewhere.add(n.arg[0])
+                keeps = n.op in ELEMENTWISE or n.op is Op.RESHAPE
+                for s in n.operands:
+                    inner = (s, aligned and keeps and s.aval.size == n.aval.size)
+                    if inner not in seen:
+                        seen.add(inner)
+                        stack.append(inner)
+        found = {slot: number for slot, number in sorted(last.items()) if slot not in elsewhere}
+        body.derived["read_in_place"] = found
+    return found
+
+
+def _is_param(n: UOp, number: int) -> bool:
+    return n.op is Op.PARAM and bool(n.arg[0] == number)
+
+
 def _param_avals(body: UOp) -> dict[int, Aval]:
     from tinyjax.core.body import params_of
 
@@ -417,7 +305,7 @@ class _BodyPlanner:
     def __init__(
         self,
         planner: _Planner,
-        made: Schedule,
+        made: Ordered,
         args: list[Slot],
         results: list[Slot],
         owned: frozenset[int],
@@ -456,6 +344,8 @@ class _BodyPlanner:
         x, out = group.inputs[0], group.outputs[0]
         if x.op is Op.PARAM and x.arg[0] not in self.owned:
             return f"the caller keeps {self.args[x.arg[0]].name}"
+        if x.op is Op.PARAM and out not in self.targets:
+            return f"no result can lie in {self.args[x.arg[0]].name}"
         if out in self.made.blocked:
             return self.made.blocked[out]
         if self.made.last_read[x] > position:
@@ -465,6 +355,49 @@ class _BodyPlanner:
         if x in group.inputs[1:]:
             return "the update reads its own operand"
         return ""
+
+    def reuse(self, group: Group, position: int) -> dict[UOp, Slot]:
+        """Outputs of a kernel that are written over an input which nothing reads later.
+
+        A temporary takes a temporary's place, a result that of a donated input. The kernel must
+        read each element of it only where it writes that one.
+        """
+        assert group.body is not None
+        taken: dict[UOp, Slot] = {}
+        for slot, last in read_in_place(group.body).items():
+            x = group.inputs[slot]
+            place = self.args[x.arg[0]] if x.op is Op.PARAM else self.place[x]
+            result = self.owns(place)
+            fits = [
+                o
+                for o in group.outputs[last:]
+                if (o.aval.size, o.aval.dtype) == (x.aval.size, x.aval.dtype)
+                and o not in taken
+                and (self.targets.get(o) in self.results if result else o not in self.targets)
+            ]
+            if not fits or place in taken.values() or self.made.last_read[x] > position:
+                continue
+            temporary = x.op is not Op.PARAM and place.kind == "arena"
+            temporary = temporary and place not in self.targets.values()
+            if (result or temporary) and x not in self.bases:
+                taken[fits[0]] = place
+                title = f"{fits[0].op.name.lower()} {fits[0].aval.str_short()}"
+                why = "its last reader reads what it writes"
+                self.planner.notes.append(f"{self.name}: {title} in place in {place.name}: {why}")
+        return taken
+
+    def why_not_reused(self, number: int) -> str:
+        """Why no result lies in a donated input."""
+        x = next((n for g in self.made.groups for n in g.inputs if _is_param(n, number)), None)
+        if x is None:
+            return "nothing reads it"
+        if x in self.bases:
+            return "it is a result itself"
+        last = self.made.groups[self.made.last_read[x]]
+        results = [o for o in last.outputs if o in self.targets]
+        if all((o.aval.size, o.aval.dtype) != (x.aval.size, x.aval.dtype) for o in results):
+            return "its last reader writes no result of its size and dtype"
+        return "its last reader reads it elsewhere than it writes, or writes over another"
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -486,7 +419,13 @@ class _BodyPlanner:
         elif group.kind == UPDATE:
             self.update(group, node, position)
         else:
-            out = tuple(self.written(o, o.aval) for o in group.outputs)
+            if group.outputs[0].aval.size:
+                for o, slot in self.reuse(group, position).items():
+                    self.place[o] = slot
+            out = tuple(
+                self.planner.use(self.place[o]) if o in self.place else self.written(o, o.aval)
+                for o in group.outputs
+            )
             if not out[0].nbytes:
                 return
             inputs = tuple(self.slot_of(n) for n in group.inputs)
@@ -534,6 +473,11 @@ class _BodyPlanner:
                 if self.name == "main":
                     self.planner.notes.append(f"{slot.name} is copied: it is {why}")
 
+        for number in sorted(self.owned - set(self.planner.aliases.values())):
+            if self.name == "main" and self.args[number].nbytes:
+                why = self.why_not_reused(number)
+                self.planner.notes.append(f"no result lies in the donated in{number}: {why}")
+
     def owns(self, slot: Slot) -> bool:
         """Whether this is a donated input of the program."""
         return slot.kind == "input" and self.name == "main" and self.args.index(slot) in self.owned
@@ -548,7 +492,7 @@ class _BodyPlanner:
             nodes = [UOp(Op.GETTUPLE, (node,), i) for i in range(len(avals))]
         else:
             nodes = [node]
-        if all(not a.size for a in avals) and not node.effects and node.op is not Op.CHECK:
+        if all(not a.size for a in avals):
             for n, of in zip(nodes, avals, strict=True):
                 self.written(n, of)
             return

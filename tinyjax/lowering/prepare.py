@@ -21,7 +21,7 @@ from tinyjax.lowering.dot_layout import canonical_dot
 
 
 def prepare(body: UOp) -> UOp:
-    """The normal form of a flat body; kept on the body."""
+    """flat body -> normal form: nothing empty, DOTs real and of batches of matrices"""
     found: UOp | None = body.derived.get("prepare")
     if found is None:
         done: dict[UOp, UOp] = {}

@@ -28,14 +28,20 @@ import numpy as np
 from tinyjax.core import execute
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import params_of
+from tinyjax.core.config import config
+from tinyjax.core.errors import KernelBoundsError
 from tinyjax.core.ops import Op
+from tinyjax.core.record import recording
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering import plan as planning
 from tinyjax.lowering.codegen import compile_kernels
 from tinyjax.lowering.dot_kernel import DotKernel
+from tinyjax.lowering.driver import run
 from tinyjax.lowering.fusion import CONTRACTION, Group
+from tinyjax.lowering.harden import RECORD_BYTES, Access, harden
 from tinyjax.lowering.interpret import interpret
 from tinyjax.lowering.kernel import Code, Kernel
+from tinyjax.lowering.passes import RANGEIFY, codes_of
 from tinyjax.lowering.plan import ALIGNMENT, Plan, Slot
 from tinyjax.lowering.rangeify import is_update, rangeify
 from tinyjax.lowering.sort import SortKernel
@@ -73,8 +79,11 @@ class LoopKernel(Kernel):
     def codes(self, target: Target) -> list[Code]:
         """One call, or two for a big reduction with few results."""
         return [
-            Code(k.ir_text, k.passes, k.tasks.total, k.tasks.chunk, k.scratch, cycles=k.cycles)
-            for k in compile_kernels(self.sink, target, "k", self.slots)
+            Code(
+                k.ir_text, k.passes, k.tasks.total, k.tasks.chunk, k.scratch, (), k.cycles,
+                k.schedule,
+            )  # fmt: skip
+            for k in compile_kernels(run(RANGEIFY, self.body), target, "k", self.slots)
         ]
 
     @property
@@ -144,6 +153,14 @@ class Lowered:
                 names[step.body] = numbers[kernel]
         return planning.show(self.plan.steps, names)
 
+    def decisions(self, target: Target | None = None) -> str:
+        """How each kernel runs: per native function, the actions its code was made by."""
+        lines = []
+        for i, kernel in enumerate(self.kernels):
+            for code in codes_of(kernel, target or host()):
+                lines.append(f"k{i}.{kernel.title()}: {', '.join(code.actions) or 'scalar'}")
+        return "\n".join(lines)
+
     def __str__(self) -> str:
         notes = "\n".join(self.plan.notes)
         memory = f"arena {self.plan.arena_bytes} bytes, peak {self.plan.peak_bytes} bytes"
@@ -169,7 +186,7 @@ def lower(
         num_inputs = max(params_of(body), default=-1) + 1
     key = ("lower", num_inputs, donated)
     found: Lowered | None = body.derived.get(key)
-    if found is None:
+    if found is None or recording():
         found = body.derived[key] = Lowered(body, planning.plan(body, num_inputs, donated))
     return found
 
@@ -339,6 +356,8 @@ class _Builder:
         self.cycles = 0.0
         self.loops = False
         self.scratch_bytes = 0
+        self.hardened = config.tinyjax_hardened
+        self.accesses: list[tuple[Access, ...]] = []  # of each kernel, in hardened mode
         self.prepare()
         first = len(self.plan.inputs) + len(self.plan.outputs)
         self.first_offset = first + len(self.constants)
@@ -351,6 +370,9 @@ class _Builder:
             self.offsets.append(max(slot.offset, 0))
         self.scratch_at = -(-self.plan.arena_bytes // ALIGNMENT) * ALIGNMENT
         self.scratch_slots: dict[int, int] = {}
+        if self.hardened:
+            self.record = self.scratch(_aligned(self.scratch_bytes))
+            self.scratch_bytes = _aligned(self.scratch_bytes) + RECORD_BYTES
 
     def prepare(self) -> None:
         """Compile every kernel (on the helper thread) and collect constants and scratch."""
@@ -358,20 +380,24 @@ class _Builder:
             if isinstance(step, planning.Launch | planning.Routine):
                 kernel = kernel_of(step)
                 if kernel is not None and kernel not in self.codes:
-                    self.add_kernel(kernel)
+                    self.add_kernel(kernel, [s.nbytes for s in step.slots])
             elif isinstance(step, planning.Nested):
                 self.add_program(step)
             elif isinstance(step, planning.Loop | planning.While):
                 self.loops = True
 
-    def add_kernel(self, kernel: Kernel) -> None:
-        codes = self.codes[kernel] = kernel.codes(self.target)
+    def add_kernel(self, kernel: Kernel, extents: list[int]) -> None:
+        """`extents` are the bytes behind the kernel's own slots."""
+        codes = self.codes[kernel] = list(codes_of(kernel, self.target))
         numbers = self.kernel_numbers[kernel] = []
         for code in codes:
             numbers.append(len(self.pending))
-            self.pending.append(
-                self.runtime_kernels.submit(code.ir_text, kernel.title(), passes=code.passes)
-            )
+            ir = code.ir_text
+            if self.hardened:
+                params = [8 * len(code.params)] if code.params else []
+                ir, accesses = harden(ir, [*extents, *code.scratch, *params])
+                self.accesses.append(accesses)
+            self.pending.append(self.runtime_kernels.submit(ir, kernel.title(), passes=code.passes))
             self.cycles += code.cycles
             self.scratch_bytes = max(self.scratch_bytes, sum(map(_aligned, code.scratch)))
             if code.params and code.params not in self.constant_numbers:
@@ -389,6 +415,8 @@ class _Builder:
 
     def program(self) -> Any:
         steps = self.steps(self.plan.steps)
+        if self.hardened:
+            steps = (self.rt.Fill(self.record, 0, RECORD_BYTES), *steps)
         layout = self.rt.Layout(
             args=len(self.plan.inputs) + len(self.plan.outputs),
             constants=len(self.constants),
@@ -425,11 +453,11 @@ class _Builder:
             case planning.Launch(_, _, slots):
                 kernel = kernel_of(step)
                 assert kernel is not None
-                return self.calls(kernel, self.slots(slots))
+                return self.calls(kernel, slots)
             case planning.Routine(_, slots, _):
                 kernel = kernel_of(step)
                 if kernel is not None:
-                    return self.calls(kernel, self.slots(slots))
+                    return self.calls(kernel, slots)
                 return [rt.Return(self.handler(step), self.slots(slots))]
             case planning.Nested(body, slots):
                 number = self.program_numbers[body]
@@ -452,9 +480,12 @@ class _Builder:
                 made = tuple(self.steps(b) for b in branches)
                 return [rt.Branch(numbers[index], made, boolean)]
 
-    def calls(self, kernel: Kernel, slots: tuple[int, ...]) -> list[Any]:
-        """The calls of a kernel: its slots, then scratch, then its parameters."""
-        made = []
+    def calls(self, kernel: Kernel, slots: Sequence[Slot]) -> list[Any]:
+        """The calls of a kernel: its slots, then scratch, then its parameters.
+
+        Hardened ones get the record of the run as well, and each call is followed by a look at it.
+        """
+        made: list[Any] = []
         for number, code in zip(self.kernel_numbers[kernel], self.codes[kernel], strict=True):
             extra: list[int] = []
             offset = 0
@@ -464,9 +495,27 @@ class _Builder:
             if code.params:
                 constants = len(self.plan.inputs) + len(self.plan.outputs)
                 extra.append(constants + self.constant_numbers[code.params])
+            if self.hardened:
+                extra.append(self.record)
             chunk = code.chunk if code.chunk < code.total else 0
-            made.append(self.rt.Call(number, (*slots, *extra), 0, code.total, chunk))
+            places = (*self.slots(slots), *extra)
+            made.append(self.rt.Call(number, places, 0, code.total, chunk))
+            if self.hardened:
+                made.append(self.stop_if_violated(kernel, self.accesses[number], slots))
         return made
+
+    def stop_if_violated(
+        self, kernel: Kernel, accesses: Sequence[Access], slots: Sequence[Slot]
+    ) -> Any:
+        """Leave for Python, which raises, if the record of the run is set."""
+
+        def report(pointers: tuple[int, ...], dims: tuple[int, ...]) -> None:
+            _, number, offset = (ctypes.c_int64 * 3).from_address(pointers[0])
+            raise KernelBoundsError(accesses[number].violation(kernel.title(), offset, slots))
+
+        self.handlers.append(report)
+        leave = self.rt.Return(len(self.handlers) - 1, (self.record,))
+        return self.rt.Branch(self.record, ((), (leave,)), boolean=True)
 
     def handler(self, step: planning.Routine) -> int:
         """Register what a RETURN step calls."""
@@ -483,7 +532,7 @@ class _Builder:
 
 def nested_program(body: UOp, count: int, target: Target) -> Any:
     """The program of a precompiled body, shared by all its call sites."""
-    key = ("program", count, target)
+    key = ("program", count, target, config.tinyjax_hardened)
     found = body.derived.get(key)
     if found is None:
         found = body.derived[key] = lower(body, count).program(target)

@@ -33,7 +33,6 @@ from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const, is_const, param, toposort
 from tinyjax.lowering.affine import (
     FALSE,
-    UNKNOWN,
     ZERO,
     IndexSpace,
     Lin,
@@ -63,9 +62,9 @@ def accumulator(dtype: Any) -> Any:
 
 
 def rangeify(body: UOp) -> UOp:
-    """The SINK of a group body; kept on the body, so equal groups are rangeified once.
+    """group body -> kernel: movement ops become index arithmetic over ranges
 
-    Slots of the kernel: the outputs in order, then the inputs (the body's own slots, shifted). A
+    Kept on the body, so equal groups are rangeified once. Slots of the kernel: the outputs in order, then the inputs (the body's own slots, shifted). A
     body whose root is SCATTER or DYNAMIC_UPDATE writes into the buffer of its operand: slot 0 is
     both, and the body's PARAM 0 has no other slot (see `is_update`).
     """
@@ -93,6 +92,29 @@ def contraction_of(body: UOp, accumulate: Any) -> Contraction:
     found: Contraction | None = body.derived.get("contraction")
     if found is None:
         found = body.derived["contraction"] = _Kernel(body).contraction(accumulate)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A scalar of a DOT's operand over the loops of each of its axes (None: one iteration)."""
+
+    root: UOp
+    ranges: tuple[tuple[UOp | None, ...], ...]
+
+
+def elements_of(
+    body: UOp, node: UOp, sizes: Sequence[Sequence[int]]
+) -> tuple[Element, Element]:
+    """An element of `node`, part of a DOT group's body: over the parts `sizes` of each axis, and
+    over the axes as they are. Buffers have the slots of the group's kernel.
+    """
+    key = ("elements", node)
+    found: tuple[Element, Element] | None = body.derived.get(key)
+    if found is None:
+        kernel = _Kernel(body)
+        whole = [(s,) for s in node.aval.shape]
+        found = body.derived[key] = kernel.element(node, sizes), kernel.element(node, whole)
     return found
 
 
@@ -228,6 +250,14 @@ class _Kernel:
             stores.append(self.store(slot, out.aval, idx, value, loops.nodes))
         at = tuple(i[1][0][0] if i[1] else None for i in loops.index)
         return Contraction(UOp(Op.SINK, tuple(stores)), product, at)  # type: ignore[arg-type]
+
+    def element(self, node: UOp, sizes: Sequence[Sequence[int]]) -> Element:
+        """`node` over the given parts of its axes."""
+        loops = [self.nest(part, "loop") for part in sizes]
+        idx = tuple(self.space.ravel(each.index, each.sizes) for each in loops)
+        root = self.value(node, idx, None)
+        ranges = tuple(tuple(i[1][0][0] if i[1] else None for i in each.index) for each in loops)
+        return Element(root, ranges)
 
     def moved_to(self, out: UOp, node: UOp, idx: Index) -> Index | None:
         """Where an element of `node` is in `out`, if a PERMUTE and only movement lies between."""
@@ -382,8 +412,7 @@ class _Kernel:
                 reach = (size - 1) * (interior + 1) + 1 if size else 0
                 inside.append(self.space.within(at, 0, reach))
                 at, odd = self.space.divmod(at, interior + 1)
-                if odd != ZERO:
-                    inside.append(UOp(Op.CMPEQ, (self.space.node(odd), index_const(0))))
+                inside.append(self.space.within(odd, 0, 1))
             else:
                 inside.append(self.space.within(at, 0, size))
             inner.append(at)
@@ -450,6 +479,9 @@ class _Kernel:
             value = UOp(Op.CAST, (value,), (wide, False))
         if loops.nodes:
             value = UOp(Op.FOLD, (value, *loops.nodes), kind)
+        elif kind == "mul" and dtypes.is_complex(dtype):
+            # A product starts from 1, and 1 * (nan + 0j) is nan + nanj.
+            value = UOp(Op.MUL, (const(1, dtype), value))
         return value if wide == dtype else UOp(Op.CAST, (value,), (dtype, False))
 
     def argreduce(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
@@ -498,24 +530,6 @@ class _Kernel:
 
     # --- indexed reads --------------------------------------------------------------------------
 
-    def loaded_index(self, node: UOp) -> Lin:
-        """A scalar integer of any dtype as an index; what does not fit int64 is out of bounds."""
-        dtype = node.aval.dtype
-        if node.op is Op.CONST:
-            return lit(int(np.frombuffer(node.arg[1], dtype)[0]))
-        if dtype == UINT64:
-            node = UOp(Op.MIN, (node, const(UNKNOWN, UINT64)))
-        if dtype == INT64:
-            low, high = -UNKNOWN, UNKNOWN
-        elif dtype == BOOL:
-            low, high = 0, 1
-        elif dtype == UINT64:
-            low, high = 0, UNKNOWN
-        else:
-            low, high = int(dtypes.iinfo(dtype).min), int(dtypes.iinfo(dtype).max)
-        wide = node if dtype == INT64 else UOp(Op.CAST, (node,), (INT64, False))
-        return self.space.atom(wide, low, high)
-
     def gather(self, node: UOp, idx: Index, valid: UOp | None) -> Running:
         g: GatherInfo = node.arg
         x, indices = node.src[:2]
@@ -527,7 +541,7 @@ class _Kernel:
             inner[a] = batch[i]
         inside: list[UOp | None] = []
         for k, axis in enumerate(g.start_index_map):
-            start = self.loaded_index((yield indices, (*batch, lit(k)), valid))
+            start = self.space.value((yield indices, (*batch, lit(k)), valid))
             last = x.aval.shape[axis] - g.slice_sizes[axis]
             if g.mode == "fill":
                 inside.append(self.space.within(start, 0, last + 1))
@@ -549,7 +563,7 @@ class _Kernel:
         x = node.src[0]
         inner = []
         for axis, i in enumerate(idx):
-            start = self.loaded_index((yield node.src[1 + axis], (), None))
+            start = self.space.value((yield node.src[1 + axis], (), None))
             last = x.aval.shape[axis] - node.aval.shape[axis]
             inner.append(self.space.add(self.space.clamp(start, 0, last), i))
         return (yield x, tuple(inner), valid)
@@ -599,7 +613,7 @@ class _Kernel:
         loops = self.nest(update.aval.shape, "loop")
         idx = []
         for axis, i in enumerate(loops.index):
-            start = self.loaded_index(self.value(node.src[2 + axis], (), None))
+            start = self.space.value(self.value(node.src[2 + axis], (), None))
             last = x.aval.shape[axis] - update.aval.shape[axis]
             idx.append(self.space.add(self.space.clamp(start, 0, last), i))
         value = self.value(update, loops.index, None)
@@ -639,7 +653,7 @@ class _Kernel:
             place[axis] = batch[i]
         inside: list[UOp | None] = []
         for k, axis in enumerate(s.scatter_dims_to_operand_dims):
-            start = self.loaded_index(self.value(indices, (*batch, lit(k)), None))
+            start = self.space.value(self.value(indices, (*batch, lit(k)), None))
             last = x.aval.shape[axis] - sizes[axis]
             if s.mode == "clip":
                 start = self.space.clamp(start, 0, last)
@@ -660,6 +674,7 @@ RULES: dict[Op, Callable[[_Kernel, UOp, Index, UOp | None], Rule]] = {
     Op.CONST: _Kernel.constant,
     Op.IOTA: _Kernel.iota,
     Op.REMAT: _Kernel.identity,
+    Op.OPTIMIZATION_BARRIER: _Kernel.identity,
     Op.COPY: _Kernel.identity,
     Op.RESHAPE: _Kernel.reshape,
     Op.PERMUTE: _Kernel.permute,

@@ -14,18 +14,18 @@ give several ranges. Indices are then simplified under the condition that guards
 
 from __future__ import annotations
 
-from tinyjax.core import integers
+from tinyjax.core.integers import add, integer, mul
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, const, const_value, toposort
-from tinyjax.lowering.nest import extent, is_index, ranges_of
-from tinyjax.lowering.registers import INT64
+from tinyjax.core.uop import UOp, const_value, toposort
+from tinyjax.lowering.nest import extent, is_index
+from tinyjax.lowering.substitute import substitute
 
 MOST_RANGES = 12
 """A kernel with more loops than this is left as it is."""
 
 
 def split_ranges(sink: UOp) -> UOp:
-    """A SINK with the same effects whose ranges are not divided where that can be had."""
+    """r // d and r % d of a range r -> ranges of their own, where d divides its extent"""
     order = toposort([sink])
     divisions = [n for n in order if n.op in (Op.IDIV, Op.MOD) and is_index(n)]
     if not divisions:
@@ -45,14 +45,14 @@ def split_ranges(sink: UOp) -> UOp:
             continue
         made = []
         for size in sizes:
-            made.append(UOp(Op.RANGE, (const(size, INT64),), (number, r.arg[1])))
+            made.append(UOp(Op.RANGE, (integer(size),), (number, r.arg[1])))
             number += 1
         pieces[r] = tuple(made)
         total = made[0]
         for size, piece in zip(sizes[1:], made[1:], strict=True):
-            total = integers.add(integers.mul(total, const(size, INT64)), piece)
+            total = add(mul(total, integer(size)), piece)
         values[r] = total
-    return _rebuilt(sink, order, pieces, values)
+    return substitute(sink, values, pieces)
 
 
 def _cut(node: UOp) -> tuple[UOp, int] | None:
@@ -75,34 +75,3 @@ def _sizes(whole: int, divisors: list[int]) -> list[int]:
             chain.append(d)
     chain.append(whole)
     return [b // a for a, b in zip(chain, chain[1:])][::-1]
-
-
-def _rebuilt(
-    sink: UOp, order: list[UOp], pieces: dict[UOp, tuple[UOp, ...]], values: dict[UOp, UOp]
-) -> UOp:
-    """Replace ranges by their pieces, simplify what indexes and what is counted with."""
-    done: dict[UOp, UOp] = dict(values)
-    for node in order:
-        if node in done:
-            continue
-        if node.op is Op.FOLD or node.op is Op.END:
-            old = ranges_of(node)
-            first = len(node.src) - len(old)
-            kept = [x for r in old for x in pieces.get(r, (r,))]
-            done[node] = UOp(node.op, (*(done[s] for s in node.src[:first]), *kept), node.arg)
-            continue
-        src = tuple(done[s] for s in node.src)
-        if node.op is Op.INDEX:
-            valid = src[2] if len(src) > 2 else None
-            at, valid = integers.simplify_gated(src[1], valid)
-            done[node] = UOp(Op.INDEX, (src[0], at) if valid is None else (src[0], at, valid))
-            continue
-        if not is_scalar_index(node):
-            src = tuple(integers.simplify(s) if is_scalar_index(s) else s for s in src)
-        done[node] = node if src == node.src else UOp(node.op, src, node.arg)
-    return done[sink]
-
-
-def is_scalar_index(node: UOp) -> bool:
-    """Integer arithmetic on loop variables (not a value that was loaded or accumulated)."""
-    return node.op in (Op.ADD, Op.SUB, Op.MUL, Op.IDIV, Op.MOD, Op.MAX, Op.MIN) and is_index(node)

@@ -16,13 +16,15 @@ follows from the dtype:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.lowering import irtext
+from tinyjax.lowering.elementary.builder import Num, Slow
 from tinyjax.lowering.irtext import F32, F64, I1, I8, I16, I32, I64, IRBuilder, Type, Value, vec
 
 BOOL = np.dtype(np.bool_)
@@ -174,19 +176,50 @@ class RegisterBuilder:
         return self.b.cmp("ne", self.b.bitcast(condition, word), 0)
 
     def rare(
-        self,
-        condition: Register,
-        slow: Callable[[], Sequence[Register]],
-        fast: Sequence[Register],
+        self, condition: Register, slow: Slow, x: Register, fast: Sequence[Register]
     ) -> list[Register]:
         """The slow values behind a branch that is taken if the condition holds in any lane."""
         b = self.b
+        called, returns = slow_function(slow, x.dtype, self.lanes, *[f.value.type for f in fast])
+        if called not in b.module.functions:
+            b.module.functions.append(called)
+            b.module.declarations.update(called.module.declarations)
         with b.if_(self.any(condition.value)) as branch:
-            chosen = [self.where(condition, s, f) for s, f in zip(slow(), fast, strict=True)]
+            made = b.call(called.name, returns, [x.value])
+            assert made is not None
+            parts = [
+                Register(f.dtype, b.emit(f"extractvalue {made}, {i}", f.value.type))
+                for i, f in enumerate(fast)
+            ]
+            chosen = [self.where(condition, s, f) for s, f in zip(parts, fast, strict=True)]
         return [
             Register(f.dtype, branch.join(c.value, f.value))
             for c, f in zip(chosen, fast, strict=True)
         ]
+
+
+@cache
+def slow_function(slow: Slow, dtype: Any, lanes: int, *types: Type) -> tuple[IRBuilder, Type]:
+    """A function that returns the structure of slow's values, and its type; written only once.
+
+    Its constants and temporaries stay out of the registers of the loop that calls it, and a kernel
+    of many sines has one reduction of huge arguments.
+    """
+    of = vec(register_type(dtype), lanes)
+    returns = Type(f"{{ {', '.join([t.text for t in types])} }}", "struct", 0, 0, "")
+    made = irtext.Module().function(
+        f"{slow.__name__}.{of.suffix}",
+        [("x", of)],
+        returns,
+        attributes="nounwind noinline cold memory(none)",
+        convention="internal",
+    )
+    x = Num(RegisterBuilder(made, lanes), Register(dtype, made.args[0]), dtype)
+    whole = Value("poison", returns)
+    for i, part in enumerate(slow(x)):
+        whole = made.emit(f"insertvalue {whole}, {part.raw.value}, {i}", returns)
+    made.ret(whole)
+    return made, returns
 
 
 PREDICATES = {

@@ -15,11 +15,13 @@
 * **chunk(r, n)**: a long floating sum is flushed into an outer accumulator every `n` steps, so that
   its error grows with n + iterations/n, not with the iterations.
 * **stream(slot)**: a large output is written with stores that bypass the caches.
-All numbers are named below. The list of actions is printable and is all that emission reads.
+All numbers are named below. The list of actions is printable and is all that emission reads:
+`replay` applies a list, or a part of one, to a nest again (tools/reduce_case.py drops actions).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,7 +37,7 @@ from tinyjax.lowering.cycles import (
 )
 from tinyjax.lowering.nest import Accumulate, Line, Loop, Nest, Write, is_index
 from tinyjax.lowering.target import Target
-from tinyjax.lowering.tasks import Tasks, cut
+from tinyjax.lowering.tasks import Tasks, cut, recut, step_of
 
 FOLD_VECTORS = 8
 """Accumulators per sum: latency 4 x 2 additions per cycle."""
@@ -70,6 +72,7 @@ class Schedule:
     actions: list[str] = field(default_factory=list)
     cycles: float = 0.0
     streams: tuple[int, ...] = ()  # slots written past the caches
+    scratch: tuple[int, ...] = ()  # bytes of slots behind those of the kernel
 
 
 # --- cost ----------------------------------------------------------------------------------------
@@ -186,7 +189,7 @@ def hot_itemsize(nest: Nest) -> int:
 
 
 def schedule(nest: Nest, target: Target) -> Schedule:
-    """Decide vectors, unrolling and tasks; the loops of `nest` are marked in place."""
+    """nest -> the same with vectors, unrolling and tasks decided; loops are marked in place"""
     lanes = target.lanes(hot_itemsize(nest))
     across = squares(nest)
     if across:
@@ -206,9 +209,64 @@ def schedule(nest: Nest, target: Target) -> Schedule:
     made.tasks = cut(nest, made.cycles)
     made.actions += made.tasks.actions
     if "x86_64" in target.triple:
-        made.streams = _streams(nest, lanes)
-        if made.streams:
-            made.actions.append(f"stream({', '.join(f'slot{s}' for s in made.streams)})")
+        streams = _streams(nest, lanes)
+        if streams:
+            act(made, f"stream({', '.join(f'slot{s}' for s in streams)})")
+    return made
+
+
+# --- actions -------------------------------------------------------------------------------------
+
+
+class ScheduleError(ValueError):
+    """An action that a nest does not take: another one that it needs is missing."""
+
+
+def act(made: Schedule, action: str) -> None:
+    """Apply an action, in its printed form, and note it."""
+    made.actions.append(action)
+    name = action.partition("(")[0]
+    loops = {f"r{x.range.arg[0]}": x for x in _loops(made.nest.lines)}
+    named = re.findall(r"\br\d+\b", action)
+    numbers = [int(n) for n in re.findall(r"\b\d+\b", action)]
+    if not loops.keys() >= set(named):
+        raise ScheduleError(f"{action}: the nest has loops {', '.join(loops)}")
+    chosen = [loops[n] for n in named]
+    match name:
+        case "vector":
+            chosen[0].lanes = numbers[0]
+        case "unroll":
+            chosen[0].copies = numbers[0]
+        case "square":
+            chosen[0].copies = _vector(action, chosen[1]).lanes
+        case "columns":
+            _vector(action, chosen[0]).columns = numbers[0]
+        case "tasks" | "partition":
+            made.tasks = recut(made.nest, action, chosen, numbers)
+        case "stream":
+            made.streams = tuple(int(s) for s in re.findall(r"slot(\d+)", action))
+        case _:
+            raise ScheduleError(f"{action}: no such action")
+
+
+def _vector(action: str, loop: Loop) -> Loop:
+    if loop.lanes == 1:
+        raise ScheduleError(f"{action} needs vector(r{loop.range.arg[0]}, ...)")
+    return loop
+
+
+def replay(nest: Nest, actions: Sequence[str]) -> Schedule:
+    """A nest without decisions, with exactly these: what `schedule` printed, or a part of it.
+
+    Raises: ScheduleError if an action needs one that is not there.
+    """
+    made = Schedule(nest, 1)
+    for action in actions:
+        act(made, action)
+    made.lanes = max((x.lanes for x in _loops(nest.lines)), default=1)
+    last = made.tasks.loops[-1:]
+    if any(made.tasks.block % step_of(x) for x in last):
+        raise ScheduleError(f"tasks of {made.tasks.block} iterations cut a step of {last[0]}")
     return made
 
 
@@ -240,8 +298,7 @@ def _loops(lines: Sequence[Line]) -> list[Loop]:
 
 
 def _vectorise(made: Schedule, loop: Loop) -> None:
-    loop.lanes = made.lanes
-    made.actions.append(f"vector(r{loop.range.arg[0]}, {loop.lanes})")
+    act(made, f"vector(r{loop.range.arg[0]}, {made.lanes})")
 
 
 def _weight(lines: list[Line]) -> float:
@@ -277,8 +334,7 @@ def _unroll(made: Schedule, lines: Sequence[Line]) -> None:
         if line.copies > 1:
             continue
         if copies > 1 and not _jammed(line):
-            line.copies = copies
-            made.actions.append(f"unroll(r{line.range.arg[0]}, {copies})")
+            act(made, f"unroll(r{line.range.arg[0]}, {copies})")
         if not (line.copies > 1 and inner):
             _unroll(made, inner)
 
@@ -302,10 +358,9 @@ def _as_columns(made: Schedule, loop: Loop) -> bool:
     if _weight(inner.lines) * COLUMN_ROWS > 4 * UNROLL_WEIGHT:
         return False
     width = max(s.aval.dtype.itemsize for f in inner.starts for s in f.src[:1])
-    loop.columns = min(COLUMN_BYTES // max(4, width), -(-loop.extent // loop.lanes) * loop.lanes)
-    inner.copies = COLUMN_ROWS
-    made.actions.append(f"columns(r{loop.range.arg[0]}, {loop.columns})")
-    made.actions.append(f"unroll(r{inner.range.arg[0]}, {COLUMN_ROWS})")
+    wide = min(COLUMN_BYTES // max(4, width), -(-loop.extent // loop.lanes) * loop.lanes)
+    act(made, f"columns(r{loop.range.arg[0]}, {wide})")
+    act(made, f"unroll(r{inner.range.arg[0]}, {COLUMN_ROWS})")
     return True
 
 
@@ -341,8 +396,7 @@ def _transpose(made: Schedule, found: dict[int, Loop]) -> None:
     for loop in _loops(made.nest.lines):
         outer = found.get(loop.bit)
         if outer is not None and loop.lanes > 1 and outer.extent >= loop.lanes:
-            outer.copies = loop.lanes
-            made.actions.append(f"square(r{outer.range.arg[0]}, r{loop.range.arg[0]})")
+            act(made, f"square(r{outer.range.arg[0]}, r{loop.range.arg[0]})")
 
 
 def _affordable(loop: Loop) -> int:

@@ -66,7 +66,9 @@ class SortKernel(Kernel):
         ir = emit_sort(tuple(a.dtype for a in self.avals), self.num_keys, count > INSERTION)
         total = -(-rows // max(per_task, 1))
         cycles = CYCLES_PER_ELEMENT * self.avals[0].size * len(self.avals)
-        return [Code(ir, "scalar", total, 1, (total * places[5],), params, cycles)]
+        how = "radix" if count > INSERTION else "insertion"
+        actions = (f"{how}({count})", f"tasks({total} of {per_task} rows)")
+        return [Code(ir, "scalar", total, 1, (total * places[5],), params, cycles, actions)]
 
     def interpret(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         """NumPy's stable sort on the keys' integers."""

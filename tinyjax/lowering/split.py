@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinyjax.core.avals import Aval, aval
+from tinyjax.core.integers import add, integer, mul
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, const, get, param, toposort
+from tinyjax.core.uop import UOp, get, param, toposort
 from tinyjax.lowering.interpret import FOLD_OPS
 from tinyjax.lowering.nest import extent, fold_operands, ranges_of
-from tinyjax.lowering.registers import INT64
+from tinyjax.lowering.substitute import substitute
 
 MAX_SCRATCH = 16 << 20
 """Bytes of partial results at most."""
@@ -73,10 +74,10 @@ def split_folds(sink: UOp, chunks: int, slots: int | None = None) -> Split | Non
     number = 1 + max(n.arg[0] for n in toposort([sink]) if n.op is Op.RANGE)
     used = 1 + max(n.arg[0] for n in toposort([sink]) if n.op is Op.PARAM)
     slot = used if slots is None else slots
-    chunk = UOp(Op.RANGE, (const(chunks, INT64),), (number, "loop"))
-    inner = UOp(Op.RANGE, (const(length, INT64),), (number + 1, "reduce"))
-    again = UOp(Op.RANGE, (const(chunks, INT64),), (number + 2, "reduce"))
-    start = UOp(Op.ADD, (UOp(Op.MUL, (chunk, const(length, INT64))), inner))
+    chunk = UOp(Op.RANGE, (integer(chunks),), (number, "loop"))
+    inner = UOp(Op.RANGE, (integer(length),), (number + 1, "reduce"))
+    again = UOp(Op.RANGE, (integer(chunks),), (number + 2, "reduce"))
+    start = add(mul(chunk, integer(length)), inner)
     scratch: list[int] = []
     ends: list[UOp] = []
     finals: dict[UOp, UOp] = {}
@@ -96,13 +97,13 @@ def split_folds(sink: UOp, chunks: int, slots: int | None = None) -> Split | Non
         loads = tuple(UOp(Op.LOAD, (UOp(Op.INDEX, (b, _position(again, outer))),)) for b in buffers)
         total = UOp(Op.FOLD, (*loads, again), f.arg)
         if rest:
-            last = UOp(Op.RANGE, (const(rest, INT64),), (number + 3, "reduce"))
-            at = UOp(Op.ADD, (last, const(chunks * length, INT64)))
+            last = UOp(Op.RANGE, (integer(rest),), (number + 3, "reduce"))
+            at = add(last, integer(chunks * length))
             total = _joined(f.arg, total, _replaced(f, cut, at, last))
         finals[f] = total
     if sum(scratch) > MAX_SCRATCH:
         return None
-    return Split(UOp(Op.SINK, tuple(ends)), _with_folds(sink, finals), tuple(scratch))
+    return Split(UOp(Op.SINK, tuple(ends)), substitute(sink, finals), tuple(scratch))
 
 
 def _free(fold: UOp) -> list[UOp]:
@@ -115,20 +116,13 @@ def _position(first: UOp, outer: Sequence[UOp]) -> UOp:
     """Row-major index of (first, *outer)."""
     at = first
     for r in outer:
-        at = UOp(Op.ADD, (UOp(Op.MUL, (at, r.src[0])), r))
+        at = add(mul(at, r.src[0]), r)
     return at
 
 
 def _replaced(fold: UOp, cut: UOp, by: UOp, closes: UOp) -> UOp:
     """The fold with range `cut` replaced by an expression over the range `closes`."""
-    operands = fold_operands(fold)
-    done: dict[UOp, UOp] = {cut: by}
-    for node in toposort(operands):
-        if node not in done:
-            src = tuple(done[s] for s in node.src)
-            done[node] = node if src == node.src else UOp(node.op, src, node.arg)
-    ranges = tuple(closes if r is cut else r for r in ranges_of(fold))
-    return UOp(Op.FOLD, (*(done[s] for s in operands), *ranges), fold.arg)
+    return substitute(fold, {cut: by}, {cut: (closes,)})
 
 
 def _joined(kind: str, x: UOp, y: UOp) -> UOp:
@@ -141,17 +135,3 @@ def _joined(kind: str, x: UOp, y: UOp) -> UOp:
     fresh = UOp(Op.AND, (UOp(Op.CMPNE, (b, b)), UOp(Op.CMPEQ, (a, a))))
     take = UOp(Op.OR, (beats, fresh))
     return UOp(Op.TUPLE, (UOp(Op.WHERE, (take, b, a)), UOp(Op.WHERE, (take, j, i))))
-
-
-def _with_folds(sink: UOp, finals: dict[UOp, UOp]) -> UOp:
-    """`sink` with its folds replaced."""
-    done = dict(finals)
-    for node in toposort([sink], keep=lambda n: n not in done):
-        src = tuple(done[s] for s in node.src)
-        if src == node.src:
-            done[node] = node
-        elif node.op is Op.GETTUPLE:
-            done[node] = get(src[0], node.arg)
-        else:
-            done[node] = UOp(node.op, src, node.arg)
-    return done[sink]

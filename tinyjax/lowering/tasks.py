@@ -119,6 +119,16 @@ def cut(nest: Nest, cycles: float) -> Tasks:
     return (_units(_outermost(loop), wanted) if loop.kind == "loop" else None) or Tasks()
 
 
+def recut(nest: Nest, action: str, loops: list[Loop], numbers: list[int]) -> Tasks:
+    """The cut that `cut` printed as `action`, with its loops and numbers taken out of the text."""
+    if action.startswith("partition"):
+        found = _partition(nest, loops[0])
+        assert found is not None and found.actions == (action,), f"{action} is not {found}"
+        return found
+    block, units, chunk = numbers
+    return Tasks(TaskSplit(units, chunk), loops, block, actions=(action,))
+
+
 def step_of(loop: Loop) -> int:
     """Iterations of a loop that are never separated."""
     return loop.columns or loop.lanes * loop.copies

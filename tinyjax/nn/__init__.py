@@ -1,5 +1,6 @@
 """tinyjax.nn: activations, softmax, attention, initialisers (JAX's names)."""
 
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.nn import initializers as initializers
 from tinyjax.nn.activations import celu as celu
 from tinyjax.nn.activations import elu as elu
@@ -33,3 +34,5 @@ from tinyjax.nn.activations import standardize as standardize
 from tinyjax.nn.activations import swish as swish
 from tinyjax.nn.activations import tanh as tanh
 from tinyjax.nn.attention import dot_product_attention as dot_product_attention
+
+_publish_functions(globals())

@@ -16,10 +16,11 @@ from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
+from tinyjax.engine.composites import composite
 from tinyjax.engine.custom_rules import custom_jvp
 from tinyjax.engine.values import finish, lift
 from tinyjax.numpy.promotion import canonical_axes, checked, promote_inexact
-from tinyjax.numpy.reductions import keep, masked
+from tinyjax.numpy.reductions import keep, masked, mean_node, var_node
 from tinyjax.numpy.ufuncs import logaddexp
 
 ArrayLike = Any
@@ -264,12 +265,18 @@ def softmax(
     """exp(x) / sum(exp(x)) over axes, without overflow."""
     n = inexact("softmax", x)
     axes = canonical_axes(axis, n.ndim)
+    if where is None:
+        return finish(composite("softmax", softmax_node, n, axes=axes))
+    return finish(softmax_node(n, axes, where))
+
+
+def softmax_node(n: UOp, axes: tuple[int, ...], where: ArrayLike | None = None) -> UOp:
+    """The formula, with masked elements out of the sum and 0 in the result."""
     n = masked(n, where, -np.inf)
     top = spread_back(b.stop_gradient(b.reduce("max", n, axes)), n.shape, axes)
     unnormalised = b.exp(b.sub(n, top))
     total = b.sum_(masked(unnormalised, where, 0), axes)
-    out = b.div(unnormalised, spread_back(total, n.shape, axes))
-    return finish(masked(out, where, 0))
+    return masked(b.div(unnormalised, spread_back(total, n.shape, axes)), where, 0)
 
 
 def log_softmax(
@@ -281,12 +288,18 @@ def log_softmax(
     """x - log(sum(exp(x))) over axes, without overflow."""
     n = inexact("log_softmax", x)
     axes = canonical_axes(axis, n.ndim)
+    if where is None:
+        return finish(composite("log_softmax", log_softmax_node, n, axes=axes))
+    return finish(log_softmax_node(n, axes, where))
+
+
+def log_softmax_node(n: UOp, axes: tuple[int, ...], where: ArrayLike | None = None) -> UOp:
+    """The formula, with masked elements out of the sum and -inf in the result."""
     n = masked(n, where, -np.inf)
     top = spread_back(b.stop_gradient(b.reduce("max", n, axes)), n.shape, axes)
     shifted = b.sub(n, top)
     total = b.log(b.sum_(masked(b.exp(shifted), where, 0), axes))
-    out = b.sub(shifted, spread_back(total, n.shape, axes))
-    return finish(masked(out, where, -np.inf))
+    return masked(b.sub(shifted, spread_back(total, n.shape, axes)), where, -np.inf)
 
 
 def logsumexp(
@@ -302,6 +315,9 @@ def logsumexp(
 
     n = inexact("logsumexp", a)
     axes = canonical_axes(axis, n.ndim)
+    if b is None and where is None and not return_sign:
+        node = composite("logsumexp", logsumexp_node, n, axes=axes)
+        return finish(keep(node, axes, n.shape, keepdims))
     n = masked(n, where, -np.inf)
     shape = n.shape
     top = finite_max(n, axes)
@@ -326,6 +342,13 @@ def logsumexp(
     if return_sign:
         return finish(out), finish(keep(sign, axes, shape, keepdims))
     return finish(out)
+
+
+def logsumexp_node(n: UOp, axes: tuple[int, ...]) -> UOp:
+    """log(sum(exp(n - max(n)))) + max(n)"""
+    top = finite_max(n, axes)
+    e = b.exp(b.sub(n, spread_back(top, n.shape, axes)))
+    return b.add(b.log(b.sum_(e, axes)), top)
 
 
 def logmeanexp(
@@ -356,12 +379,27 @@ def standardize(
     from tinyjax.numpy.reductions import var as var_of
 
     n = inexact("standardize", x)
-    center = lift(mean_of(finish(n), axis, keepdims=True, where=where) if mean is None else mean)
-    spread_ = lift(
-        var_of(finish(n), axis, keepdims=True, where=where) if variance is None else variance
-    )
-    scale = b.rsqrt(b.add(spread_, b.cast(lift(epsilon), spread_.dtype)))
-    return finish(b.mul(b.sub(n, b.broadcast(center, n.shape)), b.broadcast(scale, n.shape)))
+    if mean is None and variance is None and where is None and type(epsilon) is float:
+        axes = canonical_axes(axis, n.ndim)
+        return finish(composite("layer_norm", standardize_node, n, axes=axes, epsilon=epsilon))
+    center = mean_of(finish(n), axis, keepdims=True, where=where) if mean is None else mean
+    if variance is None:
+        variance = var_of(finish(n), axis, keepdims=True, where=where)
+    return finish(centered_and_scaled(n, lift(center), lift(variance), lift(epsilon)))
+
+
+def standardize_node(n: UOp, axes: tuple[int, ...], epsilon: float) -> UOp:
+    """By the mean and the variance of the operand itself."""
+    strong = b.cast(n, n.dtype)
+    center = keep(mean_node(strong, axes), axes, n.shape, True)
+    variance = keep(var_node(strong, axes, 0, None), axes, n.shape, True)
+    return centered_and_scaled(n, center, variance, lift(epsilon))
+
+
+def centered_and_scaled(n: UOp, center: UOp, variance: UOp, epsilon: UOp) -> UOp:
+    """(n - center) / sqrt(variance + epsilon)"""
+    scale = b.rsqrt(b.add(variance, b.cast(epsilon, variance.dtype)))
+    return b.mul(b.sub(n, b.broadcast(center, n.shape)), b.broadcast(scale, n.shape))
 
 
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Array:

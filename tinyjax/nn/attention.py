@@ -10,10 +10,14 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.uop import UOp
+from tinyjax.engine.composites import composite
 from tinyjax.engine.values import finish, lift
-from tinyjax.nn.activations import softmax
+from tinyjax.nn.activations import logsumexp, softmax
 
 ArrayLike = Any
+FLOAT32 = np.dtype(np.float32)
+Given = tuple[str, ...]
+"""Names of the arrays an attention was given beside queries, keys and values."""
 
 
 def dot_product_attention(
@@ -47,51 +51,77 @@ def dot_product_attention(
             f"{v.shape}"
         )
     batch, length, heads, width = q.shape
-    _, source, groups, _ = k.shape
+    groups = k.shape[2]
     if heads % groups or k.shape[0] != batch or k.shape[3] != width:
         raise ValueError(
             f"query heads ({heads}) must be a multiple of key/value heads ({groups}), batch and "
             "head size equal; got "
             f"{q.shape} and {k.shape}"
         )
-    per = heads // groups
-    factor = 1.0 / math.sqrt(width) if scale is None else scale
-    q5 = b.reshape(q, (batch, length, groups, per, width))
-    # scores: batch, group, length, per, source -> batch, group, per, length, source
-    scores = b.dot(q5, k, ((4,), (3,)), ((0, 2), (0, 2)))
-    scores = b.cast(b.permute(scores, (0, 1, 3, 2, 4)), np.float32)
-    scores = b.mul(scores, b.scalar(factor, np.float32))
-    full = (batch, heads, length, source)
-    scores = b.reshape(scores, full)
-    if bias is not None:
-        scores = b.add(scores, b.broadcast(b.cast(four(lift(bias)), np.float32), full))
-    allowed = allowed_pairs(
-        full, mask, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size
-    )
-    if allowed is not None:
-        scores = b.where(
-            allowed, scores, b.scalar(-0.7 * float(np.finfo(np.float32).max), np.float32)
-        )
-    weights = lift(softmax(finish(scores), axis=-1))
-    weights = b.reshape(b.cast(weights, v.dtype), (batch, groups, per, length, source))
-    # batch, group, per, length, width -> batch, length, heads, width
-    out = b.dot(weights, v, ((4,), (1,)), ((0, 1), (0, 2)))
-    out = b.reshape(b.permute(out, (0, 3, 1, 2, 4)), (batch, length, heads, width))
-    if query_seq_lengths is not None:
-        inside = b.lt(
-            b.iota((batch, length, heads, width), 1),
-            b.expand(b.cast(lift(query_seq_lengths), b.INT32), (batch, length, heads, width), (0,)),
-        )
-        out = b.where(inside, out, b.like(out, 0))
-    out = b.cast(out, q.dtype)
-    result = finish(b.squeeze(out, (0,)) if single else out)
+    scale = 1.0 / math.sqrt(width) if scale is None else float(scale)
+    causal, window = bool(is_causal), window_of(local_window_size)
+    named = {
+        "bias": None if bias is None else four(lift(bias)),
+        "mask": None if mask is None else four(boolean_mask(mask)),
+        "query_lengths": lengths_of(query_seq_lengths, batch),
+        "source_lengths": lengths_of(key_value_seq_lengths, batch),
+    }
+    given = tuple(name for name, x in named.items() if x is not None)
+    args = (q, k, v, *(x for x in named.values() if x is not None))
+    static: dict[str, Any] = {"given": given, "scale": scale, "causal": causal, "window": window}
+    out = finish(composite("attention", attention_node, *args, **static))
+    result = finish(b.squeeze(out.node, (0,))) if single else out
     if not return_residual:
         return result
-    from tinyjax.nn.activations import logsumexp
-
-    residual = lift(logsumexp(finish(scores), axis=-1))
+    residual = lift(logsumexp(finish(logits_node(*args, **static)), axis=-1))
     residual = b.permute(residual, (0, 2, 1))
     return result, finish(b.squeeze(residual, (0,)) if single else residual)
+
+
+def attention_node(q: UOp, k: UOp, v: UOp, *rest: UOp, given: Given, **static: Any) -> UOp:
+    """The formula; `given` names what `rest` holds."""
+    batch, length, heads, width = q.shape
+    source, groups = k.shape[1:3]
+    logits = logits_node(q, k, v, *rest, given=given, **static)
+    weights = lift(softmax(finish(logits), axis=-1))
+    weights = b.cast(weights, v.dtype)
+    weights = b.reshape(weights, (batch, groups, heads // groups, length, source))
+    # batch, group, per, length, width -> batch, length, heads, width
+    out = b.dot(weights, v, ((4,), (1,)), ((0, 1), (0, 2)))
+    out = b.reshape(b.permute(out, (0, 3, 1, 2, 4)), q.shape)
+    if "query_lengths" in given:
+        lengths = rest[given.index("query_lengths")]
+        inside = b.lt(b.iota(q.shape, 1), b.expand(b.cast(lengths, b.INT32), q.shape, (0,)))
+        out = b.where(inside, out, b.like(out, 0))
+    return b.cast(out, q.dtype)
+
+
+def logits_node(
+    q: UOp,
+    k: UOp,
+    v: UOp,
+    *rest: UOp,
+    given: Given,
+    scale: float,
+    causal: bool,
+    window: tuple[int, int] | None,
+) -> UOp:
+    """Scaled scores, float32[batch, heads, length, source], with bias and masks."""
+    batch, length, heads, width = q.shape
+    source, groups = k.shape[1:3]
+    full = (batch, heads, length, source)
+    named = dict(zip(given, rest, strict=True))
+    q5 = b.reshape(q, (batch, length, groups, heads // groups, width))
+    # scores: batch, group, length, per, source -> batch, group, per, length, source
+    scores = b.dot(q5, k, ((4,), (3,)), ((0, 2), (0, 2)))
+    scores = b.cast(b.permute(scores, (0, 1, 3, 2, 4)), FLOAT32)
+    scores = b.reshape(b.mul(scores, b.scalar(scale, FLOAT32)), full)
+    if "bias" in named:
+        scores = b.add(scores, b.broadcast(b.cast(named["bias"], FLOAT32), full))
+    allowed = allowed_pairs(full, named, causal, window)
+    if allowed is None:
+        return scores
+    return b.where(allowed, scores, b.scalar(-0.7 * float(np.finfo(np.float32).max), FLOAT32))
 
 
 def four(x: UOp) -> UOp:
@@ -99,37 +129,55 @@ def four(x: UOp) -> UOp:
     return b.reshape(x, (1,) * (4 - x.ndim) + x.shape)
 
 
+def boolean_mask(mask: ArrayLike) -> UOp:
+    """The mask, which must be boolean."""
+    node = lift(mask)
+    if node.dtype != np.bool_:
+        raise ValueError(f"Mask must be boolean dtype, but got {node.dtype.name}.")
+    return node
+
+
+def lengths_of(lengths: ArrayLike | None, batch: int) -> UOp | None:
+    """Sequence lengths, one integer per batch element."""
+    if lengths is None:
+        return None
+    node = lift(lengths)
+    if node.ndim != 1 or not dtypes.is_integer(node.dtype):
+        raise ValueError(
+            f"sequence lengths must be integers of shape ({batch},), got {node.aval.str_short()}"
+        )
+    return node
+
+
+def window_of(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """How far to the left and to the right a query may look."""
+    if size is None:
+        return None
+    left, right = (size, size) if isinstance(size, int) else size
+    return int(left), int(right)
+
+
 def allowed_pairs(
     full: tuple[int, ...],
-    mask: Any,
+    named: dict[str, UOp],
     causal: bool,
-    query_lengths: Any,
-    source_lengths: Any,
-    window: Any,
+    window: tuple[int, int] | None,
 ) -> UOp | None:
     """Which (query, source) pairs may attend, or None for all."""
     parts: list[UOp] = []
-    if mask is not None:
-        m = lift(mask)
-        if m.dtype != np.bool_:
-            raise ValueError(f"Mask must be boolean dtype, but got {m.dtype.name}.")
-        parts.append(b.broadcast(four(m), full))
+    if "mask" in named:
+        parts.append(b.broadcast(named["mask"], full))
     rows, cols = b.iota(full, 2), b.iota(full, 3)
     if causal:
         parts.append(b.ge(rows, cols))
     if window is not None:
-        left, right = (window, window) if isinstance(window, int) else window
-        parts.append(b.le(b.sub(rows, cols), b.scalar(int(left), b.INT32)))
-        parts.append(b.le(b.sub(cols, rows), b.scalar(int(right), b.INT32)))
-    for lengths, place in ((query_lengths, rows), (source_lengths, cols)):
-        if lengths is not None:
-            n = lift(lengths)
-            if n.ndim != 1 or not dtypes.is_integer(n.dtype):
-                raise ValueError(
-                    f"sequence lengths must be integers of shape ({full[0]},), got "
-                    f"{n.aval.str_short()}"
-                )
-            parts.append(b.lt(place, b.expand(b.cast(n, b.INT32), full, (0,))))
+        left, right = window
+        parts.append(b.le(b.sub(rows, cols), b.scalar(left, b.INT32)))
+        parts.append(b.le(b.sub(cols, rows), b.scalar(right, b.INT32)))
+    for name, place in (("query_lengths", rows), ("source_lengths", cols)):
+        if name in named:
+            lengths = b.cast(named[name], b.INT32)
+            parts.append(b.lt(place, b.expand(lengths, full, (0,))))
     out: UOp | None = None
     for p in parts:
         out = p if out is None else b.and_(out, p)

@@ -14,6 +14,7 @@ import numpy as np
 from tinyjax import random
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, lift
 
@@ -214,3 +215,6 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
         return finish(b.pad(b.reshape(q, (*(1 for _ in shape[:-2]), *q.shape)), config))
 
     return init
+
+
+_publish_functions(globals())

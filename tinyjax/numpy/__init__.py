@@ -1,8 +1,10 @@
 """tinyjax.numpy: NumPy's functions over traceable arrays, with JAX's dtypes and semantics."""
 
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array as Array
 from tinyjax.numpy import fft as fft
 from tinyjax.numpy import linalg as linalg
+from tinyjax.numpy import ufunc_methods as _ufunc_methods
 from tinyjax.numpy.calculus import convolve as convolve
 from tinyjax.numpy.calculus import correlate as correlate
 from tinyjax.numpy.calculus import cumulative_prod as cumulative_prod
@@ -416,3 +418,6 @@ from tinyjax.numpy.windows import i0 as i0
 from tinyjax.numpy.windows import kaiser as kaiser
 
 ndarray = Array
+
+_ufunc_methods.install()
+_publish_functions(globals())

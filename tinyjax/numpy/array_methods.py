@@ -16,6 +16,7 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
+from tinyjax.core.source import api_boundary, hide_frames
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, is_array_like
@@ -28,7 +29,6 @@ from tinyjax.numpy import (
     reductions,
     shaping,
     sorting,
-    ufunc_methods,
     ufuncs,
 )
 from tinyjax.numpy.promotion import no_out
@@ -41,15 +41,19 @@ def defer(symbol: str, f: Callable[[Any, Any], Any], swapped: bool = False) -> A
     """A binary operator from a function of two arrays."""
 
     def operator(self: Array, other: Any) -> Any:
-        if not isinstance(other, ACCEPTED):
-            if isinstance(other, REJECTED):
-                raise TypeError(
-                    f"unsupported operand type(s) for {symbol}: 'Array' and "
-                    f"'{type(other).__name__}'. Convert it with jnp.asarray."
-                )
-            if not is_array_like(other):
-                return NotImplemented
-        return f(other, self) if swapped else f(self, other)
+        try:
+            if not isinstance(other, ACCEPTED):
+                if isinstance(other, REJECTED):
+                    raise TypeError(
+                        f"unsupported operand type(s) for {symbol}: 'Array' and "
+                        f"'{type(other).__name__}'. Convert it with jnp.asarray."
+                    )
+                if not is_array_like(other):
+                    return NotImplemented
+            return f(other, self) if swapped else f(self, other)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     return operator
 
@@ -343,7 +347,11 @@ def as_method(f: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function as a method with its own name and, after `self`, the same parameters."""
 
     def method(self: Array, *args: Any, **kwargs: Any) -> Any:
-        return f(self, *args, **kwargs)
+        try:
+            return f(self, *args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     method.__name__, method.__qualname__ = name, f"Array.{name}"
     method.__doc__ = f.__doc__
@@ -359,7 +367,6 @@ def as_method(f: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def install(cls: type[Array]) -> None:
     """Attach operators, methods and indexing to the class."""
-    ufunc_methods.install()
     for name, (symbol, f) in BINARY.items():
         setattr(cls, f"__{name}__", defer(symbol, f))
         setattr(cls, f"__r{name}__", defer(symbol, f, swapped=True))
@@ -369,7 +376,7 @@ def install(cls: type[Array]) -> None:
     for name, unary in UNARY.items():
         setattr(cls, f"__{name}__", as_method(unary, f"__{name}__"))
     for name, special in SPECIAL.items():
-        setattr(cls, name, special)
+        setattr(cls, name, api_boundary(special))
     for name, function in METHODS.items():
         setattr(cls, name, as_method(function, name))
     for name, (getter, doc) in PROPERTIES.items():

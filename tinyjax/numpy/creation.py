@@ -13,7 +13,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import PYTHON_SCALARS, finish, is_array_like, lift
+from tinyjax.engine.values import PYTHON_SCALARS, canonical_shape, finish, is_array_like, lift
 from tinyjax.numpy.promotion import (
     canonical_axis,
     checked,
@@ -24,25 +24,6 @@ from tinyjax.numpy.promotion import (
 
 ArrayLike = Any
 Shape = int | Sequence[int]
-
-
-def canonical_shape(shape: Any) -> tuple[int, ...]:
-    """A shape given as an int or a sequence of ints (0-d arrays count)."""
-    if isinstance(shape, (int, np.integer)):
-        return (int(shape),)
-    if type(shape) is Array or isinstance(shape, np.ndarray):
-        shape = shape.tolist() if shape.ndim else [shape]
-    try:
-        out = tuple(int(s.__index__()) for s in shape)
-    except TypeError as error:
-        raise TypeError(
-            f"Shapes must be 1D sequences of concrete values of integer type, got {shape!r}.\n"
-            "  Under jit a shape must not depend on traced values: mark the argument static "
-            f"(static_argnames). ({error})"
-        ) from None
-    if any(s < 0 for s in out):
-        raise ValueError(f"Shapes must be non-negative, got {out}.")
-    return out
 
 
 def float_default() -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
@@ -290,3 +291,6 @@ def fftshift(x: ArrayLike, axes: Any = None) -> Array:
 def ifftshift(x: ArrayLike, axes: Any = None) -> Array:
     """Inverse of `fftshift`."""
     return shifted("ifftshift", x, axes, -1)
+
+
+_publish_functions(globals())

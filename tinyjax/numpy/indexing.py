@@ -29,6 +29,7 @@ from tinyjax.core.errors import (
     make_error,
 )
 from tinyjax.core.infos import GatherInfo, ScatterInfo
+from tinyjax.core.source import api_boundary
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, is_array_like, lift
@@ -676,7 +677,7 @@ def known_unique(
 
     Asked for products only: their derivative exists for different places.
     """
-    if vectors.free or vectors.effects or vectors.aval.size > 2**20 or how == "clip":
+    if vectors.free or vectors.aval.size > 2**20 or how == "clip":
         return False
     rows = np.reshape(values_of([vectors])[0], (-1, len(start_map)))
     inside = np.all((rows >= 0) & (rows < np.take(shape, start_map)), axis=1)
@@ -825,6 +826,7 @@ class IndexUpdateRef:
     def __repr__(self) -> str:
         return f"_IndexUpdateRef({self.array!r}, {self.index!r})"
 
+    @api_boundary
     def get(
         self,
         *,
@@ -854,6 +856,7 @@ class IndexUpdateRef:
         x = self.array.node
         return finish(scatter_node(x, self.index, values, kind, mode, is_sorted, unique, wrap))
 
+    @api_boundary
     def set(
         self,
         values: ArrayLike,
@@ -869,6 +872,7 @@ class IndexUpdateRef:
             "set", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices
         )
 
+    @api_boundary
     def add(
         self,
         values: ArrayLike,
@@ -884,6 +888,7 @@ class IndexUpdateRef:
             "add", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices
         )
 
+    @api_boundary
     def subtract(
         self,
         values: ArrayLike,
@@ -908,6 +913,7 @@ class IndexUpdateRef:
             wrap_negative_indices,
         )
 
+    @api_boundary
     def multiply(
         self,
         values: ArrayLike,
@@ -925,6 +931,7 @@ class IndexUpdateRef:
 
     mul = multiply
 
+    @api_boundary
     def divide(
         self,
         values: ArrayLike,
@@ -949,6 +956,7 @@ class IndexUpdateRef:
             ),
         )
 
+    @api_boundary
     def power(
         self,
         values: ArrayLike,
@@ -976,6 +984,7 @@ class IndexUpdateRef:
     def _ones(self) -> Array:
         return finish(b.ones(self.array.aval))
 
+    @api_boundary
     def min(
         self,
         values: ArrayLike,
@@ -991,6 +1000,7 @@ class IndexUpdateRef:
             "min", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices
         )
 
+    @api_boundary
     def max(
         self,
         values: ArrayLike,
@@ -1006,6 +1016,7 @@ class IndexUpdateRef:
             "max", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices
         )
 
+    @api_boundary
     def apply(
         self,
         func: Callable[[Any], Any],

@@ -9,13 +9,17 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.matrices import across, adjoint, eye
+from tinyjax.core.matrices import matmul as mm
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_jvp
 from tinyjax.engine.values import finish
+from tinyjax.lax import linalg as lapack
 from tinyjax.numpy import contract
-from tinyjax.numpy import decompositions as d
 from tinyjax.numpy.contract import multi_dot as multi_dot
+from tinyjax.numpy.determinants import determinant, sign_and_logdet
 from tinyjax.numpy.promotion import (
     ArrayLike,
     canonical_axes,
@@ -77,23 +81,16 @@ def matrices(name: str, a: ArrayLike, square: bool = False) -> UOp:
     return b.cast(n, n.dtype)
 
 
-def hermitian_part(n: UOp) -> UOp:
-    """(a + a^H) / 2"""
-    return b.mul(b.add(n, d.adjoint(n)), b.like(n, 0.5))
-
-
 # --- factorisations -----------------------------------------------------------------------------
 
 
 def cholesky(a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
     """Lower L with a = L L^H (or upper U with a = U^H U); NaN where a is not positive definite."""
     n = matrices("cholesky", a, square=True)
-    if symmetrize_input:
-        n = hermitian_part(n)
-    elif upper:
-        n = d.adjoint(n)
-    low = d.cholesky_lower(finish(n))
-    return finish(d.adjoint(low.node)) if upper else low
+    if upper and not symmetrize_input:
+        n = adjoint(n)
+    low = lapack.cholesky(finish(n), symmetrize_input=symmetrize_input)
+    return finish(adjoint(low.node)) if upper else low
 
 
 def qr(a: ArrayLike, mode: str = "reduced") -> Any:
@@ -101,7 +98,7 @@ def qr(a: ArrayLike, mode: str = "reduced") -> Any:
     n = matrices("qr", a)
     if mode not in ("reduced", "complete", "r", "full"):
         raise ValueError(f"Unsupported QR decomposition mode '{mode}'")
-    q, r = d.qr_factors(finish(n), mode in ("complete", "full"))
+    q, r = lapack.qr(finish(n), full_matrices=mode in ("complete", "full"))
     return r if mode == "r" else QRResult(q, r)
 
 
@@ -115,7 +112,7 @@ def svd(
     """(U, S, Vh) with singular values descending, or S alone."""
     n = matrices("svd", a)
     if hermitian:
-        w, v = (x.node for x in d.hermitian_eigen(finish(n), True))
+        w, v = (x.node for x in eigh(a))
         s = b.abs_(w)
         from tinyjax.numpy.sorting import argsort_node
 
@@ -123,23 +120,17 @@ def svd(
         s = _along(s, order)
         if not compute_uv:
             return finish(s)
-        wide = b.expand(order, v.shape, (*range(v.ndim - 2), v.ndim - 1))
-        u = _along(v, wide)
+        u = _along(v, across(order, v, rows=False))
         sign = b.cast(b.sign(_along(w, order)), u.dtype)
-        vh = d.adjoint(b.mul(u, d.row_vector(sign, u.shape)))
+        vh = adjoint(b.mul(u, across(sign, u, rows=False)))
         return SVDResult(finish(u), finish(s), finish(vh))
-    if subset_by_index is not None:
-        if full_matrices and compute_uv:
-            raise ValueError("subset_by_index requires full_matrices=False")
-        start, stop = subset_by_index
-        u, s, vh = (x.node for x in d.singular_values(finish(n), False))
-        s = b.slice_axis(s, s.ndim - 1, start, stop)
-        if not compute_uv:
-            return finish(s)
-        u = b.slice_axis(u, u.ndim - 1, start, stop)
-        return SVDResult(finish(u), finish(s), finish(b.slice_axis(vh, vh.ndim - 2, start, stop)))
-    u_a, s_a, vh_a = d.singular_values(finish(n), full_matrices and compute_uv)
-    return SVDResult(u_a, s_a, vh_a) if compute_uv else s_a
+    out = lapack.svd(
+        finish(n),
+        full_matrices=full_matrices,
+        compute_uv=compute_uv,
+        subset_by_index=subset_by_index,
+    )
+    return SVDResult(*out) if compute_uv else out
 
 
 def _along(n: UOp, order: UOp) -> UOp:
@@ -159,9 +150,7 @@ def eigh(a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True) -
     if UPLO not in (None, "L", "U"):
         raise ValueError(f"UPLO must be one of None, 'L', or 'U', got {UPLO}")
     n = matrices("eigh", a, square=True)
-    if symmetrize_input:
-        n = hermitian_part(n)
-    w, v = d.hermitian_eigen(finish(n), UPLO != "U")
+    v, w = lapack.eigh(finish(n), lower=UPLO != "U", symmetrize_input=symmetrize_input)
     return EighResult(w, v)
 
 
@@ -172,7 +161,8 @@ def eigvalsh(a: ArrayLike, UPLO: str | None = "L", *, symmetrize_input: bool = T
 
 def eig(a: ArrayLike) -> EigResult:
     """Eigenvalues and right eigenvectors of square matrices, complex."""
-    return EigResult(*d.general_eigen(finish(matrices("eig", a, square=True))))
+    n = finish(matrices("eig", a, square=True))
+    return EigResult(*lapack.eig(n, compute_left_eigenvectors=False))
 
 
 def eigvals(a: ArrayLike) -> Array:
@@ -185,7 +175,8 @@ def eigvals(a: ArrayLike) -> Array:
 
 def inv(a: ArrayLike) -> Array:
     """Inverse matrices; not finite where singular."""
-    return d.inverse(finish(matrices("inv", a, square=True)))  # type: ignore[no-any-return]
+    n = matrices("inv", a, square=True)
+    return lapack.solve(finish(n), finish(eye(n)))
 
 
 def solve(a: ArrayLike, b: ArrayLike) -> Array:
@@ -214,7 +205,7 @@ def solve_node(a: ArrayLike, rhs: ArrayLike) -> UOp:
         q = b.unsqueeze(q, 1)
     lead = np.broadcast_shapes(p.shape[:-2], q.shape[:-2])
     p, q = b.broadcast(p, (*lead, *p.shape[-2:])), b.broadcast(q, (*lead, *q.shape[-2:]))
-    x: UOp = d.solve_matrix(finish(p), finish(q)).node
+    x = lapack.solve(finish(p), finish(q)).node
     return b.squeeze(x, (x.ndim - 1,)) if vector else x
 
 
@@ -223,7 +214,7 @@ def det(a: ArrayLike) -> Array:
     n = matrices("det", a, square=True)
     size = n.shape[-1]
     if size > 3:
-        return d.determinant(finish(n))  # type: ignore[no-any-return]
+        return determinant(finish(n))  # type: ignore[no-any-return]
     if size == 0:
         return finish(b.full(n.shape[:-2], b.like(n, 1)))
 
@@ -253,7 +244,7 @@ def slogdet(a: ArrayLike, *, method: str | None = None) -> SlogdetResult:
             f"Unknown slogdet method '{method}'. Supported methods are 'lu' (the default), "
             "and 'qr'."
         )
-    return SlogdetResult(*d.sign_and_logdet(finish(matrices("slogdet", a, square=True))))
+    return SlogdetResult(*sign_and_logdet(finish(matrices("slogdet", a, square=True))))
 
 
 def default_rcond(n: UOp) -> float:
@@ -273,7 +264,9 @@ def pinv(
     cutoff = rtol if rtol is not None else rcond
     limit = default_rcond(n) if cutoff is None else cutoff
     (limit_node,) = checked("jnp.linalg.pinv", limit)
-    return pseudo_inverse(finish(n), finish(b.cast(limit_node, d.real_like(n.dtype))), hermitian)
+    return pseudo_inverse(
+        finish(n), finish(b.cast(limit_node, dtypes.to_floating_dtype(n.dtype))), hermitian
+    )
 
 
 def pseudo_inverse(a: Array, limit: Array, hermitian: bool) -> Array:
@@ -290,8 +283,8 @@ def pseudo_inverse(a: Array, limit: Array, hermitian: bool) -> Array:
         )
         keep = b.gt(s, cut)
         inverse = b.where(keep, b.reciprocal(b.where(keep, s, b.like(s, 1))), b.like(s, 0))
-        uh = b.mul(d.adjoint(u), d.column_vector(b.cast(inverse, u.dtype), d.adjoint(u).shape))
-        return finish(d.mm(d.adjoint(vh), uh))
+        scaled = b.mul(u, across(b.cast(inverse, u.dtype), u, rows=False))
+        return finish(mm(adjoint(vh), adjoint(scaled)))
 
     @f.defjvp
     def rule(primals: Any, tangents: Any) -> Any:
@@ -300,11 +293,11 @@ def pseudo_inverse(a: Array, limit: Array, hermitian: bool) -> Array:
         p_a = f(*primals)
         p = p_a.node
         rows, cols = x.shape[-2:]
-        out = b.neg(d.mm(d.mm(p, dx), p))
-        left = b.sub(d.eye_like(x, rows, rows), d.mm(x, p))
-        out = b.add(out, d.mm(d.mm(d.mm(p, d.adjoint(p)), d.adjoint(dx)), left))
-        right = b.sub(d.eye_like(x, cols, cols), d.mm(p, x))
-        out = b.add(out, d.mm(d.mm(d.mm(right, d.adjoint(dx)), d.adjoint(p)), p))
+        out = b.neg(mm(mm(p, dx), p))
+        left = b.sub(eye(x, rows), mm(x, p))
+        out = b.add(out, mm(mm(mm(p, adjoint(p)), adjoint(dx)), left))
+        right = b.sub(eye(x, cols), mm(p, x))
+        out = b.add(out, mm(mm(mm(right, adjoint(dx)), adjoint(p)), p))
         return p_a, finish(out)
 
     return f(a)  # type: ignore[no-any-return]
@@ -335,15 +328,15 @@ def lstsq_nodes(
     rows, cols = p.shape
     eps = float(dtypes.finfo(p.dtype).eps)
     cutoff = eps * max(rows, cols) if rcond is None else (eps if rcond < 0 else rcond)
-    u, s, vh = (y.node for y in d.singular_values(finish(p), False))
+    u, s, vh = (y.node for y in lapack.svd(finish(p), full_matrices=False))
     top = b.slice_axis(s, 0, 0, 1)
     keep = b.ge(s, b.mul(b.expand(top, s.shape, (0,)), b.like(s, cutoff)))
     rank = b.sum_(b.cast(keep, b.INT32), (0,))
     inverse = b.where(keep, b.reciprocal(b.where(keep, s, b.like(s, 1))), b.like(s, 0))
-    projected = d.mm(d.adjoint(u), q)
-    scaled = b.mul(d.column_vector(b.cast(inverse, p.dtype), projected.shape), projected)
-    x = d.mm(d.adjoint(vh), scaled)
-    gap = b.sub(q, d.mm(p, x))
+    projected = mm(adjoint(u), q)
+    scaled = b.mul(across(b.cast(inverse, p.dtype), projected, rows=True), projected)
+    x = mm(adjoint(vh), scaled)
+    gap = b.sub(q, mm(p, x))
     square = b.real(b.mul(gap, b.conj(gap)))
     residuals = b.sum_(square, (0,))
     if numpy_resid:
@@ -401,17 +394,17 @@ def matrix_power(a: ArrayLike, n: int) -> Array:
     node = matrices("matrix_power", a, square=True)
     power = n.__index__()
     if power == 0:
-        return finish(d.eye_like(node, node.shape[-1], node.shape[-1]))
+        return finish(eye(node))
     if power < 0:
         node = inv(finish(node)).node
         power = -power
     out: UOp | None = None
     while power:
         if power & 1:
-            out = node if out is None else d.mm(out, node)
+            out = node if out is None else mm(out, node)
         power >>= 1
         if power:
-            node = d.mm(node, node)
+            node = mm(node, node)
     assert out is not None
     return finish(out)
 
@@ -646,3 +639,6 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
 def trace(x: ArrayLike, /, *, offset: int = 0, dtype: Any = None) -> Array:
     """Sums of diagonals of the last two axes."""
     return contract.trace(x, offset, -2, -1, dtype)
+
+
+_publish_functions(globals())

@@ -19,8 +19,8 @@ from tinyjax.core.infos import GatherInfo, ScatterInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, lift
-from tinyjax.numpy.creation import array_node, canonical_shape
+from tinyjax.engine.values import canonical_shape, finish, lift
+from tinyjax.numpy.creation import array_node
 from tinyjax.numpy.indexing import (
     canonical_mode,
     concrete,

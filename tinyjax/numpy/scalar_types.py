@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import dtypes
+from tinyjax.core.source import api_boundary
 from tinyjax.engine.array import Array
-
-NumpyType = Any
 
 
 class ScalarMeta(type):
@@ -31,6 +30,7 @@ class ScalarMeta(type):
             return cls.dtype is other.dtype
         return other is cls.dtype.type or (isinstance(other, np.dtype) and other is cls.dtype)
 
+    @api_boundary
     def __call__(cls, x: Any) -> Array:
         from tinyjax.numpy.creation import asarray
 

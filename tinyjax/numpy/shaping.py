@@ -15,8 +15,8 @@ from tinyjax.core.errors import BroadcastError, ConcatenateError, ReshapeError, 
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, lift
-from tinyjax.numpy.creation import array_node, canonical_shape
+from tinyjax.engine.values import canonical_shape, finish, lift
+from tinyjax.numpy.creation import array_node
 from tinyjax.numpy.promotion import (
     ArrayLike,
     canonical_axes,

@@ -1,5 +1,6 @@
 """tinyjax.random: keys and distributions with JAX's names and bits."""
 
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.random.counts import f as f
 from tinyjax.random.counts import poisson as poisson
 from tinyjax.random.counts import triangular as triangular
@@ -44,3 +45,5 @@ from tinyjax.random.keys import key_data as key_data
 from tinyjax.random.keys import key_impl as key_impl
 from tinyjax.random.keys import split as split
 from tinyjax.random.keys import wrap_key_data as wrap_key_data
+
+_publish_functions(globals())

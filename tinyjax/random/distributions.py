@@ -17,9 +17,9 @@ from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_jvp
-from tinyjax.engine.values import finish, finish_all, lift
+from tinyjax.engine.values import canonical_shape, finish, finish_all, lift
 from tinyjax.lax.special import random_gamma_grad
-from tinyjax.random.keys import KeyLike, data_of, shape_of, split_data
+from tinyjax.random.keys import KeyLike, data_of, split_data
 
 UINTS = {8: np.dtype("u1"), 16: np.dtype("u2"), 32: np.dtype("u4"), 64: np.dtype("u8")}
 RealArray = Any
@@ -41,7 +41,7 @@ def joined_shape(name: str, shape: Any, *parameters: UOp) -> tuple[int, ...]:
     common = np.broadcast_shapes(*(p.shape for p in parameters))
     if shape is None:
         return tuple(common)
-    target = shape_of(shape)
+    target = canonical_shape(shape)
     try:
         if np.broadcast_shapes(target, common) != target:
             raise ValueError
@@ -74,7 +74,7 @@ def bits(key: KeyLike, shape: Shape = (), dtype: Any = None, *, out_sharding: An
     if not dtypes.is_unsigned(kind):
         raise ValueError(f"dtype argument to `bits` must be an unsigned int dtype, got {kind.name}")
     data, _ = data_of(key, "bits")
-    return finish(b.random_bits(data, shape_of(shape), dtypes.bit_width(kind)))
+    return finish(b.random_bits(data, canonical_shape(shape), dtypes.bit_width(kind)))
 
 
 def uniform_node(data: UOp, shape: tuple[int, ...], dtype: Any) -> UOp:
@@ -202,7 +202,7 @@ def normal(
         else dtypes.user_dtype(dtype, "normal")
     )
     data, _ = data_of(key, "normal")
-    target = shape_of(shape)
+    target = canonical_shape(shape)
     if dtypes.is_complex(kind):
         real = dtypes.to_floating_dtype(kind)
         first, second = split2(data)
@@ -285,7 +285,7 @@ def exponential(
     """Exponential of rate 1."""
     kind = float_dtype(dtype, "exponential")
     data, _ = data_of(key, "exponential")
-    return finish(exponential_node(data, shape_of(shape), kind))
+    return finish(exponential_node(data, canonical_shape(shape), kind))
 
 
 def gumbel(
@@ -299,7 +299,7 @@ def gumbel(
     """Standard Gumbel: -log(-log u)."""
     kind = float_dtype(dtype, "gumbel")
     data, _ = data_of(key, "gumbel")
-    return finish(gumbel_node(data, shape_of(shape), kind, mode or "low"))
+    return finish(gumbel_node(data, canonical_shape(shape), kind, mode or "low"))
 
 
 def gumbel_node(data: UOp, shape: tuple[int, ...], dtype: Any, mode: str) -> UOp:
@@ -327,7 +327,7 @@ def laplace(
     kind = float_dtype(dtype, "laplace")
     data, _ = data_of(key, "laplace")
     low = b.scalar(-1 + float(dtypes.finfo(kind).epsneg), kind)
-    u = uniform_between(data, shape_of(shape), kind, low, b.scalar(1, kind))
+    u = uniform_between(data, canonical_shape(shape), kind, low, b.scalar(1, kind))
     return finish(b.mul(b.sign(u), UOp(Op.LOG1P, (b.neg(b.abs_(u)),))))
 
 
@@ -338,7 +338,7 @@ def logistic(
     kind = float_dtype(dtype, "logistic")
     data, _ = data_of(key, "logistic")
     eps = b.scalar(float(dtypes.finfo(kind).eps), kind)
-    u = uniform_between(data, shape_of(shape), kind, eps, b.scalar(1, kind))
+    u = uniform_between(data, canonical_shape(shape), kind, eps, b.scalar(1, kind))
     return finish(b.sub(b.log(u), UOp(Op.LOG1P, (b.neg(u),))))
 
 
@@ -349,7 +349,7 @@ def cauchy(
     kind = float_dtype(dtype, "cauchy")
     data, _ = data_of(key, "cauchy")
     eps = b.scalar(float(dtypes.finfo(kind).eps), kind)
-    u = uniform_between(data, shape_of(shape), kind, eps, b.scalar(1, kind))
+    u = uniform_between(data, canonical_shape(shape), kind, eps, b.scalar(1, kind))
     return finish(UOp(Op.TAN, (b.mul(b.sub(u, b.like(u, 0.5)), b.like(u, math.pi)),)))
 
 
@@ -364,7 +364,7 @@ def rademacher(
     )
     data, _ = data_of(key, "rademacher")
     half = b.lt(
-        uniform_node(data, shape_of(shape), dtypes.canonicalize_dtype(np.float64)),
+        uniform_node(data, canonical_shape(shape), dtypes.canonicalize_dtype(np.float64)),
         b.scalar(0.5, dtypes.canonicalize_dtype(np.float64)),
     )
     sign = b.cast(half, kind)
@@ -396,7 +396,7 @@ def maxwell(key: KeyLike, shape: Shape = (), dtype: Any = None) -> Array:
     """Norm of a 3-dimensional standard normal."""
     kind = float_dtype(dtype, "maxwell")
     data, _ = data_of(key, "maxwell")
-    target = (*shape_of(shape), 3)
+    target = (*canonical_shape(shape), 3)
     x = normal_node(data, target, kind)
     return finish(b.sqrt(b.sum_(b.square(x), (len(target) - 1,))))
 
@@ -433,7 +433,9 @@ def multivariate_normal(
             "mean.shape[-1]; got "
             f"{m.shape} and {c.shape}."
         )
-    batch = np.broadcast_shapes(m.shape[:-1], c.shape[:-2]) if shape is None else shape_of(shape)
+    batch = (
+        np.broadcast_shapes(m.shape[:-1], c.shape[:-2]) if shape is None else canonical_shape(shape)
+    )
     if method == "cholesky":
         factor = lift(linalg.cholesky(finish(c)))
     elif method == "eigh":
@@ -520,7 +522,7 @@ def choice(
     """Random elements of an array (or of range(a)), with or without replacement and weights."""
     data, _ = data_of(key, "choice")
     n = lift(a)
-    target = shape_of(shape)
+    target = canonical_shape(shape)
     number = b.prod(target)
     size = int(a) if not n.shape else n.shape[axis % n.ndim]
     if size <= 0 and number > 0:
@@ -584,7 +586,7 @@ def categorical(
     n = lift(logits)
     ax = axis % n.ndim
     batch = n.shape[:ax] + n.shape[ax + 1 :]
-    target = batch if shape is None else shape_of(shape)
+    target = batch if shape is None else canonical_shape(shape)
     if np.broadcast_shapes(target, batch) != tuple(target):
         raise ValueError(f"categorical shape {target} must be compatible with batch shape {batch}")
     if not replace:
@@ -621,7 +623,7 @@ def ball(key: KeyLike, d: int, p: float = 2, shape: Shape = (), dtype: Any = Non
     kind = float_dtype(dtype, "ball")
     data, _ = data_of(key, "ball")
     k1, k2 = split2(data)
-    target = shape_of(shape)
+    target = canonical_shape(shape)
     g = lift(generalized_normal(finish(k1), p, (*target, d), kind))
     e = exponential_node(k2, target, kind)
     norm = b.sum_(b.pow_(b.abs_(g), b.fill_to(b.scalar(p, kind), g.shape)), (len(target),))
@@ -634,7 +636,7 @@ def generalized_normal(key: KeyLike, p: float, shape: Shape = (), dtype: Any = N
     kind = float_dtype(dtype, "generalized_normal")
     data, _ = data_of(key, "generalized_normal")
     k1, k2 = split2(data)
-    target = shape_of(shape)
+    target = canonical_shape(shape)
     g = lift(gamma(finish(k1), 1 / p, target, kind))
     r = b.cast(lift(rademacher(finish(k2), target, kind)), kind)
     return finish(b.mul(r, b.pow_(g, b.fill_to(b.scalar(1 / p, kind), target))))
@@ -773,7 +775,7 @@ def dirichlet(key: KeyLike, alpha: RealArray, shape: Shape = None, dtype: Any = 
     n = b.cast(lift(alpha), kind)
     if n.ndim < 1:
         raise ValueError(f"dirichlet requires alpha.ndim >= 1, got alpha.ndim == {n.ndim}")
-    batch = n.shape[:-1] if shape is None else shape_of(shape)
+    batch = n.shape[:-1] if shape is None else canonical_shape(shape)
     logs = lift(
         loggamma(key, finish(b.broadcast(n, (*batch, n.shape[-1]))), (*batch, n.shape[-1]), kind)
     )
@@ -814,7 +816,7 @@ def double_sided_maxwell(
     data, _ = data_of(key, "double_sided_maxwell")
     low, s = b.cast(lift(loc), kind), b.cast(lift(scale), kind)
     shapes = joined_shape("double_sided_maxwell", None, low, s)
-    target = (*shape_of(shape), *shapes)
+    target = (*canonical_shape(shape), *shapes)
     k1, k2 = split2(data)
     size = lift(maxwell(finish(k1), target, kind))
     sign = lift(rademacher(finish(k2), target, kind))
@@ -834,7 +836,7 @@ def orthogonal(
         else dtypes.user_dtype(dtype, "orthogonal")
     )
     cols = n if m is None else m
-    lead = shape_of(shape)
+    lead = canonical_shape(shape)
     z = normal(key, (*lead, max(n, cols), min(n, cols)), kind)
     q, r = linalg.qr(z)
     d = lift(diagonal(r, axis1=-2, axis2=-1))

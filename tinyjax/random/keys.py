@@ -17,7 +17,7 @@ from tinyjax.core.config import config
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, lift
+from tinyjax.engine.values import canonical_shape, finish, lift
 
 KeyLike = Any
 UINT32 = np.dtype(np.uint32)
@@ -139,13 +139,6 @@ def like_input(data: UOp, of: Any) -> UOp:
     return data if of is None else UOp(Op.KEY_WRAP, (data,), of)
 
 
-def shape_of(shape: Any) -> tuple[int, ...]:
-    """A shape argument."""
-    if isinstance(shape, (int, np.integer)):
-        return (int(shape),)
-    return tuple(int(s) for s in shape)
-
-
 def split_data(data: UOp, shape: tuple[int, ...]) -> UOp:
     """`shape` new keys: the two halves of 64 random bits each."""
     wide = b.random_bits(data, shape, 64)
@@ -157,7 +150,7 @@ def split_data(data: UOp, shape: tuple[int, ...]) -> UOp:
 def split(key: KeyLike, num: int | Sequence[int] = 2) -> Array:
     """New independent keys, as an array of shape [num] (or the shape given)."""
     data, of = data_of(key, "split")
-    return finish(like_input(split_data(data, shape_of(num)), of))
+    return finish(like_input(split_data(data, canonical_shape(num)), of))
 
 
 def fold_in(key: KeyLike, data: Any) -> Array:

@@ -108,10 +108,14 @@ class _SizeClass:
 def _guarded_owner(pool: BufferPool) -> Any:
     """The owner type of blocks with canaries: a block of any size, checked when it goes."""
 
+    ending = sys.is_finalizing  # by then the names of this module mean nothing
+
     class Guarded(ctypes.c_char * ALIGNMENT):  # type: ignore[misc]
         """Stands before the data: its own bytes are the front canary."""
 
         def __del__(self) -> None:
+            if ending():
+                return
             address = ctypes.addressof(self)
             nbytes = pool.guarded.pop(address)
             problem = pool.canary_problem(address, nbytes)

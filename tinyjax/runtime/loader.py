@@ -74,7 +74,6 @@ def load(data: bytes, exports: Sequence[str], allowed: Collection[str] = KERNEL_
 SHF_WRITE, SHF_ALLOC = 1, 2
 SHT_SYMTAB, SHT_RELA, SHT_NOBITS, SHT_UNWIND = 2, 4, 8, 0x70000001
 SHN_UNDEF, SHN_ABS, SHN_COMMON = 0, 0xFFF1, 0xFFF2
-STB_WEAK = 2
 EM_X86_64 = 62
 
 R_64, R_PC32, R_PLT32, R_GOTPCREL, R_PC64 = 1, 2, 4, 9, 24

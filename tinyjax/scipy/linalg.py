@@ -6,6 +6,7 @@ from typing import Any
 
 from tinyjax import lax
 from tinyjax import numpy as jnp
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish_all
 from tinyjax.numpy.promotion import checked, promote_inexact
@@ -245,3 +246,5 @@ __all__ = [
     "block_diag", "cho_factor", "cho_solve", "cholesky", "det", "eigh", "inv", "lu", "lu_factor",
     "lu_solve", "qr", "solve", "solve_triangular", "svd",
 ]  # fmt: skip
+
+_publish_functions(globals())

@@ -15,6 +15,7 @@ import numpy as np
 from tinyjax import lax
 from tinyjax import numpy as jnp
 from tinyjax.core import dtypes
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_jvp
 from tinyjax.engine.values import finish_all
@@ -377,3 +378,5 @@ __all__ = [
     "i1e", "kl_div", "log_ndtr", "log_softmax", "loggamma", "logit", "logsumexp", "multigammaln",
     "ndtr", "ndtri", "poch", "polygamma", "psi", "rel_entr", "softmax", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip
+
+_publish_functions(globals())

@@ -112,12 +112,13 @@ class MathBuilder(Protocol):
         """The same bits as another dtype of equal size."""
 
     def rare(
-        self, condition: Value, slow: Callable[[], Sequence[Value]], fast: Sequence[Value]
+        self, condition: Value, slow: Slow, x: Value, fast: Sequence[Value]
     ) -> Sequence[Value]:
-        """`[where(condition, s, f) for s, f in zip(slow(), fast)]`.
+        """`[where(condition, s, f) for s, f in zip(slow(x), fast)]`.
 
-        The condition is seldom true and `slow()` is long (reduction of huge arguments): a builder
-        may put it behind a branch that is taken if the condition holds in any lane.
+        The condition is seldom true and `slow` is long (reduction of huge arguments): a builder may
+        call it out of line, behind a branch that is taken if the condition holds in any lane. It is
+        a function of the module's top level, which its name tells from others.
         """
 
 
@@ -298,11 +299,14 @@ def where(condition: Num, x: Num | Scalar, y: Num | Scalar) -> Num:
     return kind._made(kind.m.where(condition.raw, kind.like(x), kind.like(y)))
 
 
-def rare(condition: Num, slow: Callable[[], tuple[Num, ...]], fast: tuple[Num, ...]) -> list[Num]:
-    """`where` per result for a condition that seldom holds; see `MathBuilder.rare`."""
+Slow = Callable[[Num], tuple[Num, ...]]
+
+
+def rare(condition: Num, slow: Slow, x: Num, fast: tuple[Num, ...]) -> list[Num]:
+    """`where` per result of slow(x) for a condition that seldom holds; see `MathBuilder.rare`."""
     m = condition.m
-    raw = m.rare(condition.raw, lambda: [x.raw for x in slow()], [x.raw for x in fast])
-    return [Num(m, r, x.dtype) for r, x in zip(raw, fast, strict=True)]
+    raw = m.rare(condition.raw, slow, x.raw, [f.raw for f in fast])
+    return [Num(m, r, f.dtype) for r, f in zip(raw, fast, strict=True)]
 
 
 def at_most(x: Num, high: float) -> Num:

@@ -134,6 +134,33 @@ def times_constant(hi: Num, lo: Num, parts: tuple[float, ...]) -> Num:
     return fma(hi, parts[0], fma(hi, parts[1], lo * parts[0]))
 
 
+def slow_reduction(a: Num, offset: int) -> tuple[Num]:
+    """`reduce_pi` for a >= FAST_LIMIT."""
+    form = a.format
+    odd, hi, lo = turns(a, 1, offset)
+    r = times_constant(hi, lo, table.PI[form.bits])
+    return (with_sign(r, odd << (form.bits - 1)),)
+
+
+def slow_sine(a: Num) -> tuple[Num]:
+    """The reduction of a."""
+    return slow_reduction(a, 0)
+
+
+def slow_cosine(a: Num) -> tuple[Num]:
+    """The reduction of a + pi/2."""
+    return slow_reduction(a, 1)
+
+
+def slow_tangent(a: Num) -> tuple[Num, Num, Num]:
+    """r in two parts and the parity of the eighth of the circle."""
+    half_pi = table.HALF_PI[a.format.bits]
+    odd, hi, lo = turns(a, 2, 0)
+    product, error = two_product(hi, hi.const(half_pi[0]))
+    rest = fma(hi, half_pi[1], fma(lo, half_pi[0], error))
+    return (*fast_two_sum(product, rest), odd)
+
+
 def reduce_pi(a: Num, offset: int) -> Num:
     """r with |r| <= pi/2 and sin(r) = sin(a + offset * pi/2), for a >= 0."""
     form = a.format
@@ -147,12 +174,8 @@ def reduce_pi(a: Num, offset: int) -> Num:
         n = t - form.magic
     r = fma(n, -pi[2], fma(n, -pi[1], fma(n, -pi[0], a)))
     r = with_sign(r, t.uint_bits << (form.bits - 1))
-
-    def slow() -> tuple[Num]:
-        odd, hi, lo = turns(a, 1, offset)
-        return (with_sign(times_constant(hi, lo, pi), odd << (form.bits - 1)),)
-
-    (r,) = rare(a >= FAST_LIMIT[form.bits], slow, (r,))
+    slow = slow_cosine if offset else slow_sine
+    (r,) = rare(a >= FAST_LIMIT[form.bits], slow, a, (r,))
     return r
 
 
@@ -192,15 +215,8 @@ def tan(x: Num) -> Num:
     product, error = two_product(n, n.const(half_pi[1]))
     second, lost = two_sum(first, -product)
     fast_hi, fast_lo = fast_two_sum(second, fma(n, -half_pi[2], lost - error))
-
-    def slow() -> tuple[Num, ...]:
-        odd, hi, lo = turns(a, 2, 0)
-        product, error = two_product(hi, hi.const(half_pi[0]))
-        rest = fma(hi, half_pi[1], fma(lo, half_pi[0], error))
-        return (*fast_two_sum(product, rest), odd)
-
     fast = (fast_hi, fast_lo, t.uint_bits)
-    r, r_lo, parity = rare(a >= FAST_LIMIT[form.bits], slow, fast)
+    r, r_lo, parity = rare(a >= FAST_LIMIT[form.bits], slow_tangent, a, fast)
     z = r * r
     cubic = r * z * horner(z, table.TAN[form.bits])
     near = r + cubic

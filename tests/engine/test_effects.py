@@ -1,0 +1,698 @@
+"""Callbacks happen as often, in the order, and with the values that JAX's do.
+
+A program gets the library and a `Log`; what its callbacks saw is compared with JAX's. XLA starts
+callbacks of one step in any order: SHUFFLED programs are compared as multisets, and the order is
+tinyjax's own: that of the program's text.
+"""
+
+from __future__ import annotations
+
+import io as io_module
+from collections import Counter
+
+import jax as oracle
+import numpy as np
+import pytest
+
+import tinyjax
+from tests.oracle import assert_same
+from tinyjax.core.ops import Op
+from tinyjax.core.uop import toposort
+from tinyjax.errors import JaxRuntimeError
+
+# the oracle's eager_io modules are not imported with jax itself
+from jax.experimental import io_callback as oracle_io  # isort: skip
+
+x3 = np.arange(3.0, dtype="f4")
+PROGRAMS = {}
+SHUFFLED = set()
+
+
+class Log:
+    """Callbacks of one library that note what they are called with."""
+
+    def __init__(self, J):
+        self.J, self.seen = J, []
+
+    def note(self, tag):
+        def callback(*args):
+            self.seen.append((tag, *(np.round(np.asarray(a, float), 4).tolist() for a in args)))
+
+        return callback
+
+    def __call__(self, tag, *args, **options):
+        self.J.debug.callback(self.note(tag), *args, **options)
+
+    def io(self, tag, x, ordered=True):
+        def callback(v):
+            self.note(tag)(v)
+            return np.asarray(v) * 2
+
+        io = oracle_io if self.J is oracle else tinyjax.experimental.io_callback
+        return io(callback, self.J.ShapeDtypeStruct(x.shape, x.dtype), x, ordered=ordered)
+
+
+def program(f):
+    PROGRAMS[f.__name__] = f
+    return f
+
+
+def shuffled(f):
+    SHUFFLED.add(f.__name__)
+    return program(f)
+
+
+def step(log):
+    def scanned(c, x):
+        log("s", c, x)
+        return log.J.numpy.sin(c) * x, c + x
+
+    return scanned
+
+
+# --- jit and control flow -------------------------------------------------------------------------
+
+
+@program
+def jit_of_two_equal_prints_and_an_unused_value(J, log):
+    same = log.note("same")
+
+    def f(x):
+        J.debug.callback(same, x)
+        J.debug.callback(same, x)
+        log("unused", J.numpy.sin(x).sum())
+        return 1.0
+
+    return J.jit(f)(x3), J.jit(lambda x: log("only", x))(x3)
+
+
+@program
+def nested_jit(J, log):
+    g = J.jit(lambda x: (log("g", x), x + 1)[1])
+
+    def f(x):
+        log("before", x)
+        y = g(g(x))
+        log("after", y)
+        return y
+
+    return J.jit(f)(x3), g(x3)
+
+
+@program
+def scan(J, log):
+    def f(x):
+        log("before")
+        out = J.lax.scan(step(log), 2.0, x)
+        log("after", out[0])
+        return out
+
+    return f(x3), J.jit(f)(x3), J.lax.scan(step(log), 2.0, x3, reverse=True)
+
+
+@program
+def scan_with_nothing_but_effects(J, log):
+    return J.lax.scan(lambda c, x: (log("s", x), (c, None))[1], None, x3)
+
+
+@program
+def loops(J, log):
+    def body(i, v):
+        log("i", i, v)
+        return v * 2
+
+    return (
+        J.lax.fori_loop(0, 3, body, 1.0),
+        J.jit(lambda n: J.lax.fori_loop(0, n, body, 1.0))(3),
+        J.lax.while_loop(lambda c: c < 5, lambda c: (log("w", c), c + 2)[1], 0),
+        J.lax.map(lambda x: (log("m", x), x + 1)[1], x3),
+    )
+
+
+@program
+def while_loop_whose_condition_prints(J, log):
+    def condition(c):
+        log("c", c)
+        return c < 5
+
+    def body(c):
+        log("w", c)
+        return c + 2
+
+    f = lambda x: J.lax.while_loop(condition, body, x)
+    return f(0), J.jit(f)(0)
+
+
+@program
+def cond_and_switch(J, log):
+    f = lambda p, x: J.lax.cond(
+        p, lambda x: (log("t", x), x + 1)[1], lambda x: (log("f", x), x - 1)[1], x
+    )
+    one = lambda p, x: J.lax.cond(p, lambda x: (log("t", x), x + 1)[1], lambda x: x - 1, x)
+    bare = J.jit(lambda p: J.lax.cond(p, lambda: log("t"), lambda: None))
+    pick = J.jit(lambda i: J.lax.switch(i, [lambda: log("0"), lambda: log("1"), lambda: None]))
+    for i in range(3):
+        pick(i)
+    bare(True), bare(False)
+    return f(True, 1.0), J.jit(f)(False, 2.0), J.jit(one)(True, 2.0), J.jit(one)(False, 2.0)
+
+
+@program
+def nothing_is_run_by_looking(J, log):
+    f = lambda x: (log("no", x), x)[1]
+    J.eval_shape(f, x3), J.make_jaxpr(f)(x3)
+    return J.jit(f).lower(x3).compile()(x3)
+
+
+# --- vmap -----------------------------------------------------------------------------------------
+
+
+@program
+def vmap(J, log):
+    f = lambda x, y: (log("v", x, y), log("const"), x * y)[2]
+    return J.vmap(f, (0, None))(x3, 7.0)
+
+
+@shuffled
+def vmap_under_and_over_jit(J, log):
+    f = lambda x: (log("v", x), log("w", x * 3), x * 2)[2]
+    return J.jit(J.vmap(f))(x3), J.vmap(J.jit(f))(x3)
+
+
+@program
+def vmap_of_vmap(J, log):
+    f = lambda x: (log("v", x), log("w", x), x * 2)[2]
+    g = lambda a: J.vmap(lambda b: (log("ab", a, b), a * b)[1])(x3)
+    return J.vmap(J.vmap(f))(np.arange(6.0).reshape(2, 3)), J.vmap(g)(x3[:2])
+
+
+@shuffled
+def vmap_of_loops(J, log):
+    J.vmap(lambda n: J.lax.fori_loop(0, n, lambda i, v: (log("i", i, v), v * 2)[1], 1.0))(
+        np.array([1, 3])
+    )
+    J.vmap(lambda n: J.lax.while_loop(lambda c: c < 5, lambda c: (log("w", c), c + n)[1], 0))(
+        np.array([2, 3])
+    )
+    return J.vmap(lambda c: J.lax.scan(step(log), c, x3))(x3[:2])
+
+
+@program
+def vmap_of_cond_runs_both_branches(J, log):
+    f = lambda p, x: J.lax.cond(
+        p, lambda x: (log("t", x), x + 1)[1], lambda x: (log("f", x), x - 1)[1], x
+    )
+    return J.vmap(f)(np.array([True, False]), x3[:2]), J.vmap(f, (None, 0))(True, x3[:2])
+
+
+# --- derivatives ----------------------------------------------------------------------------------
+
+
+@program
+def grad(J, log):
+    f = lambda x: (log("g", x), log("h", x * x), J.numpy.sin(x) ** 2)[2]
+    return (
+        J.grad(f)(3.0), J.grad(J.jit(f))(3.0), J.jit(J.grad(f))(3.0), J.value_and_grad(f)(3.0),
+        J.jvp(f, (3.0,), (1.0,)), J.jvp(J.jit(f), (3.0,), (1.0,)),
+    )  # fmt: skip
+
+
+@program
+def second_derivatives(J, log):
+    f = lambda x: (log("g", x), x**3)[1]
+    return J.grad(J.grad(f))(3.0), J.grad(J.grad(J.jit(f)))(3.0), J.jit(J.grad(J.grad(f)))(3.0)
+
+
+@program
+def python_looks_at_values(J, log):
+    g = J.jit(lambda x: (log("g", x), x * x)[1])
+
+    def f(x):
+        y = g(x)
+        return y * 3 if y > 1 else y
+
+    return J.grad(f)(3.0), J.value_and_grad(f)(0.5)
+
+
+@program
+def grad_of_loops(J, log):
+    f = lambda x: J.lax.scan(step(log), x, x3 + 1)[0]
+    g = lambda x: J.lax.fori_loop(0, 3, lambda i, v: (log("i", i, v), v * v)[1], x)
+    h = lambda x: J.lax.while_loop(lambda c: c < 50, lambda c: (log("w", c), c * x)[1], x)
+    return (
+        J.grad(f)(2.0), J.jit(J.grad(f))(2.0), J.jit(J.value_and_grad(g))(1.5),
+        J.jvp(h, (3.0,), (1.0,)), J.jit(lambda x: J.jvp(h, (x,), (1.0,)))(3.0),
+    )  # fmt: skip
+
+
+@program
+def grad_of_cond(J, log):
+    f = lambda p, x: J.lax.cond(
+        p, lambda x: (log("t", x), J.numpy.sin(x))[1], lambda x: (log("f", x), x - 1)[1], x
+    )
+    return J.grad(f, 1)(True, 1.0), J.jit(J.grad(f, 1))(True, 2.0), J.jit(J.grad(f, 1))(False, 2.0)
+
+
+@program
+def vjp_and_linearize(J, log):
+    f = lambda x: (log("v", x), J.numpy.sin(x))[1]
+    _, back = J.vjp(f, 1.0)
+    log("between")
+    _, forward = J.linearize(f, 1.0)
+    return back(1.0), back(2.0), forward(2.0)
+
+
+@shuffled
+def jacobians(J, log):
+    f = lambda x: (log("j", x), J.numpy.sin(x) * x.sum())[1]
+    return J.jacrev(f)(x3), J.jacfwd(f)(x3), J.vmap(J.grad(lambda x: (log("p", x), x * x)[1]))(x3)
+
+
+@program
+def checkpoint_repeats_prints(J, log):
+    f = J.checkpoint(lambda x: (log("k", x), J.numpy.sin(J.numpy.sin(x)))[1])
+    saving = J.checkpoint(
+        lambda x: (log("all", x), J.numpy.sin(J.numpy.sin(x)))[1],
+        policy=J.checkpoint_policies.everything_saveable,
+    )
+    const = J.checkpoint(lambda x: (log("const"), J.numpy.sin(J.numpy.sin(x)))[1])
+    return (
+        f(3.0), J.grad(f)(3.0), J.jit(J.grad(f))(3.0), J.jit(J.grad(saving))(3.0),
+        J.jvp(f, (3.0,), (1.0,)), J.jit(lambda x: J.jvp(f, (x,), (1.0,)))(3.0),
+        J.jit(J.grad(const))(3.0),
+    )  # fmt: skip
+
+
+@program
+def checkpointed_scan(J, log):
+    f = lambda x: J.lax.scan(J.checkpoint(step(log)), x, x3 + 1)[0]
+    return J.grad(f)(2.0), J.jit(J.grad(f))(2.0)
+
+
+@shuffled
+def checkpoints_in_a_row(J, log):
+    b = lambda tag: J.checkpoint(lambda x: (log(tag, x), J.numpy.sin(J.numpy.sin(x)))[1])
+    f = lambda x: J.numpy.sin(b("q")(b("p")(x * 2)))
+    return J.jit(J.grad(f))(3.0), J.vmap(J.grad(b("v")))(x3)
+
+
+# --- custom rules ---------------------------------------------------------------------------------
+
+
+def with_vjp(J, log, primal=True):
+    @J.custom_vjp
+    def f(x):
+        if primal:
+            log("primal", x)
+        return J.numpy.sin(x)
+
+    def fwd(x):
+        log("fwd", x)
+        return J.numpy.sin(x), x
+
+    def bwd(x, ct):
+        log("bwd", x, ct)
+        log("residual", x)
+        return (J.numpy.cos(x) * ct,)
+
+    f.defvjp(fwd, bwd)
+    return f
+
+
+@shuffled
+def custom_vjp(J, log):
+    f = with_vjp(J, log)
+    _, back = J.vjp(f, 1.0)
+    log("between")
+    return (
+        f(1.0), J.jit(f)(1.0), J.grad(f)(1.0), J.jit(J.grad(f))(1.0), J.grad(J.jit(f))(1.0),
+        back(1.0), back(2.0),
+    )  # fmt: skip
+
+
+@shuffled
+def custom_vjp_among_prints(J, log):
+    f = with_vjp(J, log)
+
+    def g(x):
+        log("A", x)
+        y = f(x)
+        log("C", y)
+        return y * y
+
+    return J.grad(g)(1.0), J.jit(J.grad(g))(1.0)
+
+
+@pytest.mark.parametrize("primal", [True, False])
+def test_custom_vjp_in_loops(primal):
+    def run(J, log):
+        f = with_vjp(J, log, primal)
+        loop = lambda x: J.lax.scan(lambda c, _: (f(c) * 2, None), x, None, length=2)[0]
+        branch = lambda x: J.lax.cond(x > 0, lambda x: f(x) * 2, lambda x: x, x)
+        return J.jit(J.grad(loop))(1.0), J.grad(loop)(1.0), J.jit(J.grad(branch))(1.0)
+
+    agree(run)
+
+
+@shuffled
+def custom_vjp_under_vmap(J, log):
+    return J.vmap(J.grad(with_vjp(J, log)))(x3), J.jit(J.vmap(J.grad(with_vjp(J, log))))(x3)
+
+
+@program
+def custom_jvp(J, log):
+    @J.custom_jvp
+    def f(x):
+        log("primal", x)
+        return J.numpy.sin(x)
+
+    @f.defjvp
+    def rule(primals, tangents):
+        log("rule", primals[0])
+        return J.numpy.sin(primals[0]), J.numpy.cos(primals[0]) * tangents[0]
+
+    forward = lambda x: J.jvp(f, (x,), (2.0,))
+    return f(1.0), J.jit(f)(1.0), forward(1.0), J.jit(forward)(1.0), J.grad(f)(1.0)
+
+
+@program
+def custom_jvp_that_prints_tangents(J, log):
+    @J.custom_jvp
+    def f(x):
+        return J.numpy.sin(x)
+
+    @f.defjvp
+    def rule(primals, tangents):
+        log("rule", primals[0], tangents[0])
+        return J.numpy.sin(primals[0]), J.numpy.cos(primals[0]) * tangents[0]
+
+    forward = lambda x: J.jvp(f, (x,), (2.0,))
+    return forward(1.0), J.jit(forward)(1.0)
+
+
+# --- callbacks with results -----------------------------------------------------------------------
+
+
+@program
+def io_callback(J, log):
+    chain = lambda x: log.io("b", log.io("a", x))
+    unused = lambda x: (log.io("a", x, False), log.io("b", x, False), x)[2]
+    return log.io("io", J.numpy.asarray(x3)), J.jit(chain)(x3), J.jit(unused)(x3)
+
+
+@program
+def io_callback_in_loops(J, log):
+    scan = lambda x: J.lax.scan(lambda c, v: (log.io("s", c), c + v), 1.0, x)
+    loop = lambda x: J.lax.while_loop(lambda c: c < 9, lambda c: log.io("w", c), x)
+    return (
+        J.jit(scan)(x3),
+        J.jit(loop)(np.float32(1.0)),
+        J.vmap(lambda x: log.io("v", x, False))(x3),
+    )
+
+
+@program
+def io_callback_of_inactive_values(J, log):
+    f = lambda x: J.numpy.sin(x) * log.io("g", J.numpy.float32(2.0))
+    return J.grad(f)(1.0), J.jit(J.grad(f))(1.0), J.grad(J.jit(f))(1.0)
+
+
+@program
+def ordered_debug_callbacks(J, log):
+    J.jit(lambda x: (log("v", x, ordered=True), log("w", x, ordered=True)))(x3)
+    J.vmap(lambda x: log("b", x, ordered=True))(x3)
+
+
+def seen(J, run):
+    log = Log(J)
+    out = run(J, log)
+    J.effects_barrier()
+    return log.seen, out
+
+
+def agree(run, in_order=True):
+    (ours, mine), (theirs, other) = seen(tinyjax, run), seen(oracle, run)
+    if in_order:
+        assert ours == theirs
+    else:
+        assert Counter(map(repr, ours)) == Counter(map(repr, theirs))
+    assert_same(mine, other)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_effects_are_jaxs(name):
+    agree(PROGRAMS[name], name not in SHUFFLED)
+
+
+# --- what tinyjax promises beyond -----------------------------------------------------------------
+
+
+def test_effects_of_examples_come_in_order():
+    f = lambda J, log: J.jit(J.vmap(lambda x: (log("v", x), log("w", x))))(x3)
+    assert seen(tinyjax, f)[0] == [(t, v) for t in "vw" for v in (0.0, 1.0, 2.0)]
+
+
+def test_a_while_loop_under_vmap_checks_its_condition_once_per_step():
+    def f(J, log):
+        condition = lambda c: (log("c", c), c < 5)[1]
+        return J.vmap(lambda n: J.lax.while_loop(condition, lambda c: c + n, 0))(np.array([2, 3]))
+
+    found, out = seen(tinyjax, f)
+    assert [v for _, v in found] == [0, 2, 3, 4, 6, 6, 9] and out.tolist() == [6, 6]
+
+
+def test_a_precompiled_function_has_its_effects_at_each_call():
+    def f(J, log):
+        g = J.function(lambda x: (log("g", x), J.numpy.sin(x))[1], precompile=True)
+        h = J.jit(lambda x: g(g(x)) + g(x))
+        return h(1.0), J.jit(J.grad(lambda x: g(g(x))))(1.0)
+
+    found, _ = seen(tinyjax, f)
+    s = round(float(np.sin(1.0)), 4)
+    assert found == [("g", 1.0), ("g", s), ("g", 1.0), ("g", 1.0), ("g", s)]
+
+
+def test_two_traces_with_prints_are_one_body():
+    def f(x):
+        tinyjax.debug.print("x = {}", x)
+        return x * 2
+
+    def g(x):
+        tinyjax.debug.print("x = {}", x)
+        return x * 2
+
+    first, second = (tinyjax.jit(h).trace(x3).body for h in (f, g))
+    assert first is second
+
+
+def test_programs_without_effects_have_no_tokens():
+    body = tinyjax.jit(lambda x: tinyjax.lax.scan(lambda c, v: (c + v, c), 0.0, x)).trace(x3).body
+    assert str(tinyjax.make_jaxpr(lambda x: x + 1)(x3)).count("token") == 0
+    nodes = toposort([body], bodies=True)
+    assert not any(n.op is Op.PARAM and n.aval.str_short() == "token" for n in nodes)
+
+
+def test_the_text_of_effects():
+    def f(x):
+        tinyjax.debug.print("x = {}", x)
+        tinyjax.debug.print("x = {}", x)
+        return tinyjax.lax.scan(
+            lambda c, v: (tinyjax.debug.print("{}", c), (c + v, None))[1], np.float32(0), x
+        )[0]
+
+    assert (
+        str(tinyjax.make_jaxpr(f)(x3))
+        == """\
+{ lambda a:f32[3] b:token. let
+    c:token = callback[callback=print 'x = {}' kind=debug] a b
+    d:token = callback[callback=print 'x = {}' kind=debug] a c
+    e:f32[] f:token = scan[
+      body={ lambda a:f32[] b:token c:f32[]. let
+          d:f32[] = add a c
+          e:token = callback[callback=print '{}' kind=debug] a b
+        in (d, e) }
+      num_consts=0
+      num_carry=2
+      length=3
+    ] 0.0:f32[] d a
+  in (e, f) }"""
+    )
+
+
+def test_a_derivative_keeps_the_print_of_the_primal():
+    def f(x):
+        tinyjax.debug.print("{}", x)
+        return tinyjax.numpy.sin(x)
+
+    assert (
+        str(tinyjax.make_jaxpr(tinyjax.grad(f))(np.float32(1)))
+        == """\
+{ lambda a:f32[] b:token. let
+    c:f32[] = cos a
+    d:token = callback[callback=print '{}' kind=debug] a b
+  in (c, d) }"""
+    )
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def io(x, ordered=False):
+    return tinyjax.experimental.io_callback(
+        lambda v: v, tinyjax.ShapeDtypeStruct((), np.float32), x, ordered=ordered
+    )
+
+
+@pytest.mark.parametrize(
+    "run, error, text",
+    [
+        (lambda: tinyjax.grad(io)(1.0), ValueError, "IO callbacks do not support JVP"),
+        (lambda: tinyjax.jit(tinyjax.grad(io))(1.0), ValueError, "IO callbacks do not support JVP"),
+        (lambda: tinyjax.vmap(lambda x: io(x, True))(x3), ValueError, "Cannot `vmap` ordered IO"),
+        (
+            lambda: tinyjax.vmap(
+                lambda p: tinyjax.lax.cond(p, lambda: io(1.0, True), lambda: 2.0 * np.float32(1))
+            )(np.array([True, False])),
+            NotImplementedError,
+            "IO effect not supported in vmap-of-cond",
+        ),
+        (lambda: tinyjax.debug.print("x", 1.0), ValueError, "Unused positional arguments"),
+        (lambda: tinyjax.debug.print("x", x=1.0), ValueError, "Unused keyword arguments"),
+        (lambda: tinyjax.debug.print("{y}"), KeyError, "y"),
+    ],
+)
+def test_errors(run, error, text):
+    with pytest.raises(error, match=text):
+        run()
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tinyjax.jit, tinyjax.vmap, tinyjax.grad])
+def test_what_a_callback_raises_reaches_the_caller_and_leaves_no_state(wrap):
+    fail = [True]
+
+    def callback(x):
+        if fail[0]:
+            raise KeyError("boom")
+
+    def f(x):
+        tinyjax.debug.callback(callback, x)
+        return x * x
+
+    x = x3 if wrap is tinyjax.vmap else 2.0
+    for _ in range(2):
+        with pytest.raises(KeyError, match="boom"):
+            wrap(f)(x)
+    fail[0] = False
+    assert_same(wrap(f)(x), wrap(lambda x: x * x)(x))
+
+
+def test_an_exception_ends_a_loop():
+    steps = []
+
+    def callback(i):
+        steps.append(int(i))
+        if i == 2:
+            raise JaxRuntimeError("enough")
+
+    @tinyjax.jit
+    def f(x):
+        return tinyjax.lax.fori_loop(
+            0, 5, lambda i, v: (tinyjax.debug.callback(callback, i), v + 1)[1], x
+        )
+
+    with pytest.raises(JaxRuntimeError, match="enough"):
+        f(0.0)
+    assert steps == [0, 1, 2]
+
+
+# --- printing -------------------------------------------------------------------------------------
+
+PRINTS = [
+    lambda J, x: J.debug.print("x={x} {:.3f} {y[a]}", x.sum(), x=x, y={"a": x[0]}),
+    lambda J, x: J.debug.print("{} {} {} {}", 3, 2.5, True, "s"),
+    lambda J, x: J.debug.print("{0} {0!r} {1:>5}|", x.astype("bfloat16"), J.numpy.int32(3)),
+    lambda J, x: J.debug.print("{} {}", None, {"a": x, "b": (x, 1)}["a"]),
+    lambda J, x: J.debug.print("{x.shape}", x=x),
+]
+
+
+@pytest.mark.parametrize("wrap", ["eager", "jit"])
+@pytest.mark.parametrize("case", range(len(PRINTS)))
+def test_printed_text_is_jaxs(case, wrap, capsys):
+    texts = []
+    for J in (tinyjax, oracle):
+        f = lambda x, J=J: PRINTS[case](J, x)
+        (J.jit(f) if wrap == "jit" else f)(J.numpy.asarray(x3))
+        J.effects_barrier()
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and texts[0]
+
+
+def test_print_options_are_those_of_the_call(capsys):
+    with np.printoptions(precision=2):
+        f = tinyjax.jit(lambda x: tinyjax.debug.print("{}", x / 3))
+        f(x3)
+    assert capsys.readouterr().out == "[0.   0.33 0.67]\n"
+
+
+def test_typed_keys_reach_callbacks_as_keys():
+    found = []
+    f = tinyjax.jit(lambda k: tinyjax.debug.callback(lambda k: found.append(k), k))
+    f(tinyjax.random.key(3))
+    assert tinyjax.random.key_data(found[0]).tolist() == [0, 3]
+
+
+def test_leaves_that_are_no_arrays_are_passed_as_they_are():
+    found = []
+    mark = object()
+    f = tinyjax.jit(
+        lambda x: tinyjax.debug.callback(lambda *a, **k: found.append((a, k)), x, mark, n="a")
+    )
+    f(1.0)
+    assert found[0][0][1] is mark and found[0][1] == {"n": "a"}
+
+
+# --- breakpoints ----------------------------------------------------------------------------------
+
+
+def stopped(commands, wrap):
+    """What the prompt says, and the function's result."""
+
+    def inner(x):
+        y = tinyjax.numpy.sin(x)
+        scale = 3
+        tinyjax.debug.breakpoint(stdin=io_module.StringIO(commands), stdout=out)
+        return y * scale
+
+    def outer(x):
+        z = x + 1
+        return inner(z)
+
+    out = io_module.StringIO()
+    return wrap(outer)(tinyjax.numpy.float32(1)), out.getvalue()
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tinyjax.jit, tinyjax.grad])
+def test_a_breakpoint_shows_values_of_the_running_program(wrap):
+    _, said = stopped("p y\nscale\np nothing\nu\np z\nd\nd\nl\nbt\nc\n", wrap)
+    assert "Entering jdb:" in said and "tinyjax.debug.breakpoint(" in said
+    lines = said.splitlines()
+    assert "(jdb) Array(0.9092974, dtype=float32)" in lines and "(jdb) 3" in lines
+    assert "(jdb) *** NameError: name 'nothing' is not defined" in lines
+    assert "(jdb) Array(2., dtype=float32)" in lines
+    assert "(jdb) *** no further frame" in lines
+    assert sum("in outer" in line or ") outer" in line for line in lines) == 2  # u, bt
+
+
+def test_quitting_ends_the_program():
+    with pytest.raises(SystemExit):
+        stopped("q\n", tinyjax.jit)
+
+
+def test_effects_do_not_hinder_donation():
+    f = tinyjax.jit(
+        lambda x: (tinyjax.debug.callback(lambda v: None, x), x + 1)[1], donate_argnums=0
+    )
+    x = tinyjax.numpy.asarray(x3)
+    f(x)
+    assert x.is_deleted()

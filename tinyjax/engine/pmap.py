@@ -1,0 +1,121 @@
+"""pmap: one program over a mapped axis, an example per device.
+
+Devices of one process share its memory and its threads, so the axis is a batch axis: `pmap` is
+`jit` of `vmap`, with pmap's rules for axes, static arguments and the number of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tinyjax.core import build as b
+from tinyjax.core.source import api_boundary
+from tinyjax.core.tree import tree_structure, tree_unflatten
+from tinyjax.core.treedef import tree_flatten
+from tinyjax.core.treematch import flatten_axes
+from tinyjax.engine.array import Array
+from tinyjax.engine.devices import Device
+from tinyjax.engine.devices import devices as devices_of
+from tinyjax.engine.jit import Jitted, as_numbers
+from tinyjax.engine.tracing import argument_paths, name_of
+from tinyjax.engine.values import finish
+from tinyjax.engine.vectorize import in_axes_per_leaf, vmap
+
+
+def axis_size_of(
+    fun: Any, args: Sequence[Any], kwargs: dict[str, Any], axes: Any, given: int | None
+) -> int:
+    """Size of the first mapped axis. Raises: ValueError if nothing is mapped."""
+    tree = tree_structure(tuple(args))
+    flat = in_axes_per_leaf(fun, axes, tuple(args), tree) if args else []
+    flat += [0] * tree_structure(kwargs).num_leaves
+    leaves = tree_flatten((tuple(args), kwargs))[0]
+    paths = argument_paths(fun, args, kwargs)
+    for leaf, axis, path in zip(leaves, flat, paths, strict=True):
+        if axis is None:
+            continue
+        shape = leaf.shape
+        if not -len(shape) <= axis < len(shape):
+            raise ValueError(
+                f"pmap requires at least one argument with a mapped axis: {path} of "
+                f"{name_of(fun)} has shape {shape}, and axis {axis} of it is to be mapped."
+            )
+        return int(shape[axis])
+    raise ValueError(
+        f"pmap requires at least one argument with a mapped axis: {name_of(fun)} has none"
+        f"{'' if given is None else f', and axis_size={given} alone does not say what to map'}."
+    )
+
+
+@api_boundary
+def pmap(
+    fun: Callable[..., Any],
+    axis_name: Any = None,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    static_broadcasted_argnums: int | Iterable[int] = (),
+    devices: Sequence[Device] | None = None,
+    backend: str | None = None,
+    axis_size: int | None = None,
+    donate_argnums: int | Iterable[int] = (),
+) -> Any:
+    """`fun` on slices of its arguments, one per device, compiled; collectives work over `axis_name`.
+
+    `in_axes` and `out_axes` are as for `vmap`, except that `out_axes=None` gives the first device's
+    value. Static arguments are compared by value. There are `jax_num_cpu_devices` devices (one, if
+    that is not set); they share the threads of the process, so this is a batched program and not
+    faster than `jit(vmap(fun))`.
+    Raises: ValueError if nothing is mapped, sizes differ, or the axis is longer than the number of
+    devices; RuntimeError for an unknown backend.
+    """
+    if not callable(fun):
+        raise TypeError(f"Expected a callable value, got {fun!r}")
+    static = as_numbers(_sequence(static_broadcasted_argnums))
+    available = len(devices_of(backend) if devices is None else devices)
+
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        if any(not -len(args) <= i < len(args) for i in static):
+            raise ValueError(
+                f"pmapped function has static_broadcasted_argnums={static} but was called with "
+                f"only {len(args)} positional arguments. All static broadcasted arguments must be "
+                "passed positionally."
+            )
+        fixed = {i % len(args): args[i] for i in static}
+        moving = [a for i, a in enumerate(args) if i not in fixed]
+        axes = in_axes
+        if isinstance(axes, (tuple, list)) and len(axes) == len(args):
+            axes = tuple(a for i, a in enumerate(axes) if i not in fixed)
+
+        def example(*rest: Any, **named: Any) -> Any:
+            it = iter(rest)
+            return fun(*(fixed[i] if i in fixed else next(it) for i in range(len(args))), **named)
+
+        size = axis_size_of(fun, moving, kwargs, axes, axis_size)
+        if size > available:
+            raise ValueError(
+                f"compiling computation that requires {size} logical devices, but only {available} "
+                f"devices are available: pmap of {name_of(fun)} over an axis of size {size}.\n"
+                "  Use vmap, or set jax_num_cpu_devices before the first use of a device."
+            )
+        out = vmap(example if fixed else fun, axes, 0, axis_name, axis_size)(*moving, **kwargs)
+        leaves, tree = tree_flatten(out)
+        targets = flatten_axes("pmap out_axes", tree, out_axes, value_name="the return value")
+        return tree_unflatten(tree, [_placed(x, t) for x, t in zip(leaves, targets, strict=True)])
+
+    mapped.__name__ = name_of(fun)
+    mapped.__wrapped__ = fun  # type: ignore[attr-defined]
+    return Jitted(mapped, static_argnums=static, donate_argnums=_sequence(donate_argnums))
+
+
+def _sequence(numbers: int | Iterable[int]) -> int | tuple[int, ...]:
+    return numbers if isinstance(numbers, int) else tuple(numbers)
+
+
+def _placed(x: Array, axis: int | None) -> Array:
+    """A result with its device axis where it belongs, or the first device's."""
+    n = x.node
+    if axis is None:
+        return finish(b.squeeze(b.slice_axis(n, 0, 0, 1), (0,)))
+    return finish(b.moveaxis(n, 0, axis % n.ndim))

@@ -1,0 +1,240 @@
+"""Mutable arrays inside traced functions: new_ref, `ref[...]`, `ref[...] = v`, freeze.
+
+A `Ref` is a name for whatever array it holds now, so inside one function writing is assignment. A
+function that is staged (jit, scan, cond, ...) and touches a Ref from outside gets its value as one
+more input and gives it back as one more output, as it does with the token of effects
+(interpreters/trace.py); whoever applies it, now or from a cache, passes the value of then. A loop
+carries it. Nothing is aliased: the planner finds out where an update may be done in place.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinyjax.core import build as b
+from tinyjax.core.avals import Aval
+from tinyjax.core.source import api_boundary
+from tinyjax.core.tree import tree_unflatten
+from tinyjax.core.treedef import PyTreeDef
+from tinyjax.core.uop import UOp, Var
+from tinyjax.engine.array import Array
+from tinyjax.engine.values import finish_all, lift, to_array
+from tinyjax.interpreters.trace import Cell, Trace, differentiated, rebind, state
+
+
+class Ref:
+    """A mutable array. Make one with `new_ref`; `ref[index]` reads, `ref[index] = value` writes."""
+
+    __slots__ = ("__weakref__", "aval_", "cell", "frozen", "trace")
+
+    def __init__(self, node: UOp) -> None:
+        self.aval_: Aval = node.aval
+        self.cell = Cell(node)
+        self.trace: Trace | None = state.traces[-1] if state.traces else None
+        self.frozen = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return self.aval_.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Element type."""
+        return self.aval_.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.aval_.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.aval_.size
+
+    def __len__(self) -> int:
+        return len(Array(current(self)))
+
+    @api_boundary
+    def __getitem__(self, index: Any) -> Any:
+        return read(self) if index is Ellipsis else read(self)[index]
+
+    @api_boundary
+    def __setitem__(self, index: Any, value: Any) -> None:
+        node = lift(value)
+        if node.dtype != self.dtype and not node.aval.weak_type:
+            raise ValueError(
+                f"Invalid dtype for `swap`. Ref dtype: {self.dtype.name}. Value dtype: "
+                f"{node.dtype.name}.\n  Convert the value with .astype."
+            )
+        cast = b.cast(node, self.dtype)
+        if cast.dtype != node.dtype and _lossy(node, cast):
+            raise ValueError(
+                f"Invalid dtype for `swap`. Ref dtype: {self.dtype.name}. Value dtype: "
+                f"{node.dtype.name}.\n  Convert the value with .astype."
+            )
+        old = read(self)
+        target = old if index is Ellipsis else old[index]
+        if node.shape and node.shape != target.shape:
+            raise ValueError(
+                f"Invalid shape for `swap`. Ref shape: {self.shape}. Expected shape: "
+                f"{target.shape}. Value shape: {node.shape}."
+            )
+        (new,) = finish_all([cast])
+        written: Any = old.at[index].set(new)
+        assign(self, written.node)
+
+    def __repr__(self) -> str:
+        return f"Ref({self.aval_.str_short()})" if state.traces else repr(read(self)).replace(
+            "Array", "Ref", 1
+        )  # fmt: skip
+
+
+def _lossy(node: UOp, cast: UOp) -> bool:
+    """Whether a weakly typed value is of a larger kind than the array: a float for integers."""
+    order = "biufc"
+    return order.index(node.dtype.kind) > max(order.index(cast.dtype.kind), 0) and (
+        node.dtype.kind in "fc" and cast.dtype.kind in "biu"
+    )
+
+
+def read(ref: Ref) -> Array:
+    """The array a Ref holds here."""
+    return Array(current(ref))
+
+
+def cell_of(ref: Ref) -> Cell:
+    """Where its value stands: in the innermost staged function that touches it, or in itself."""
+    for trace in reversed(state.traces):
+        if trace is ref.trace:
+            break
+        if trace.staging:
+            cell = trace.cells.get(ref)
+            if cell is None:
+                start = trace.variable(ref.aval_, "a Ref from outside")
+                cell = trace.cells[ref] = Cell(start, start)
+            return cell
+    return ref.cell
+
+
+def current(ref: Ref) -> UOp:
+    """The value of a Ref as a node."""
+    return cell_of(ref).node
+
+
+def mentions(node: UOp, trace: Trace) -> bool:
+    """Whether a node depends on variables of a trace, through bound ones too."""
+
+    def reaches(v: Var) -> bool:
+        return v.trace is trace or (v.bound is not None and mentions(v.bound, trace))
+
+    return any(reaches(v) for v in node.free)
+
+
+def assign(ref: Ref, node: UOp) -> None:
+    """Let a Ref hold another value."""
+    cell = cell_of(ref)
+    for trace in reversed(state.traces):
+        if trace is ref.trace or trace.staging:
+            break
+        if not mentions(node, trace):
+            continue
+        where = f"array reference of type Ref{{{ref.aval_.str_short()}}} from outside of "
+        if trace.kind == "vmap":
+            raise ValueError(
+                f"performing a set/swap operation with vmapped value on an unbatched {where}"
+                f"{trace.describe()}. Move the array reference to be an argument of the vmapped "
+                "function."
+            )
+        if any(v.trace is trace for v in differentiated(node)):
+            raise ValueError(
+                "performing a set/swap operation with a differentiated value on a "
+                f"non-differentiated {where}{trace.describe()}: the derivative would be lost. "
+                "Return the value, or say with lax.stop_gradient that it is constant."
+            )
+        trace.touched.append(cell)
+    cell.node = node
+
+
+def settle_refs(trace: Trace, mapping: dict[UOp, UOp]) -> None:
+    """What was written inside a trace that ends, its variables replaced."""
+    for cell in dict.fromkeys(trace.touched):
+        (cell.node,) = (x.node for x in finish_all(rebind([cell.node], mapping)))
+
+
+@api_boundary
+def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:
+    """A mutable array that holds `init_val`."""
+    node = lift(init_val)
+    return Ref(to_array(b.cast(node, node.dtype)).node)
+
+
+@api_boundary
+def freeze(ref: Ref) -> Array:
+    """The array that a Ref holds; the Ref is not to be used afterwards."""
+    ref.frozen = True
+    return read(ref)
+
+
+def get(ref: Ref, idx: Any = ...) -> Array:
+    """`ref[idx]`"""
+    found: Array = ref[idx]
+    return found
+
+
+def set(ref: Ref, idx: Any, value: Any) -> None:
+    """`ref[idx] = value`"""
+    ref[idx] = value
+
+
+def swap(ref: Ref, idx: Any, value: Any) -> Array:
+    """Write, and return what was there."""
+    old: Array = ref[idx]
+    ref[idx] = value
+    return old
+
+
+def addupdate(ref: Ref, idx: Any, value: Any) -> None:
+    """`ref[idx] += value`"""
+    ref[idx] = ref[idx] + value
+
+
+class RefArgument(TypeError):
+    """A Ref stands among arguments: transformations that take it open it up (`opened`)."""
+
+
+def opened(fun: Callable[..., Any], tree: PyTreeDef, leaves: Sequence[Any], name: str) -> Any:
+    """A function of flat leaves, Refs replaced by the arrays they hold, that returns `fun`'s result
+    and what its Refs hold in the end; and the places of the Refs.
+
+    Raises: ValueError if a Ref was passed twice: what is written by one name would not be seen by
+    the other.
+    """
+    places = [i for i, x in enumerate(leaves) if isinstance(x, Ref)]
+    if len({id(leaves[i]) for i in places}) != len(places):
+        raise ValueError(
+            "only one reference to a mutable array may be passed as an argument to a function, but "
+            f"{name} was given one twice.\n  Pass it once."
+        )
+
+    @functools.wraps(fun, updated=())
+    def flat(values: Sequence[Any]) -> Any:
+        mine = list(values)
+        for i in places:
+            mine[i] = Ref(lift(mine[i]))
+        args, kwargs = tree_unflatten(tree, mine)
+        out = fun(*args, **kwargs)
+        return out, [read(mine[i]) for i in places]
+
+    return flat, places
+
+
+def through(leaves: Sequence[Any], places: Sequence[int], call: Callable[[list[Any]], Any]) -> Any:
+    """Apply an opened function: arrays go in for Refs, and what comes out goes into them."""
+    out, after = call([read(x) if isinstance(x, Ref) else x for x in leaves])
+    for i, value in zip(places, after, strict=True):
+        assign(leaves[i], value.node)
+    return out

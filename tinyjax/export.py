@@ -1,0 +1,397 @@
+"""Exported functions: a jitted function staged for given types, saved to bytes and called later.
+
+    exported = export(jit(f))(*args)          # arrays or ShapeDtypeStructs
+    data = exported.serialize(vjp_order=1)    # bytes, to a file say
+    deserialize(data).call(*args)             # in another process, without the source of f
+
+The bytes hold the graph in the format of core/serialize.py and the arrays that the function closes
+over, behind a header with a version and a checksum; nothing in them is executed when they are read.
+Derivatives travel as exported functions of their own, up to `vjp_order`, so custom rules are kept.
+
+Layout: `MAGIC`, format version (4 bytes, little endian), SHA-256 of the rest, length of the
+description (8 bytes), the description (JSON), the arrays one after the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core import dtypes
+from tinyjax.core.avals import Aval
+from tinyjax.core.body import hoist_memory
+from tinyjax.core.infos import CallInfo
+from tinyjax.core.ops import Op
+from tinyjax.core.serialize import (
+    VERSION,
+    SerializationError,
+    decode,
+    decode_body,
+    decode_tree,
+    encode,
+    encode_body,
+    encode_tree,
+    register_node,
+)
+from tinyjax.core.source import api_boundary
+from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
+from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
+from tinyjax.core.uop import UOp, buffer, results
+from tinyjax.engine.array import Array
+from tinyjax.engine.custom_rules import custom_vjp
+from tinyjax.engine.derivatives import float0_zeros, vjp
+from tinyjax.engine.jaxprs import ClosedJaxpr, closed_jaxpr
+from tinyjax.engine.jit import Jitted, as_buffer, jit
+from tinyjax.engine.stages import Stages, struct_of
+from tinyjax.engine.values import finish_all, lift
+
+MAGIC = b"TINYJAX-EXPORT\n"
+PLATFORM = "cpu"
+minimum_supported_calling_convention_version = 1
+maximum_supported_calling_convention_version = VERSION
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exported:
+    """A function for arguments of exactly these types. `call` it, or `serialize` it.
+
+    `in_tree` is of (args, kwargs); avals are flat. `body` is a closed body over the flat arguments
+    and then `consts`. `derivative` gives the exported vjp, if there is one.
+    """
+
+    fun_name: str
+    in_tree: PyTreeDef
+    in_avals: tuple[Aval, ...]
+    out_tree: PyTreeDef
+    out_avals: tuple[Aval, ...]
+    body: UOp
+    consts: tuple[Array, ...]
+    derivative: Callable[[], Exported] | None = None
+    platforms: tuple[str, ...] = (PLATFORM,)
+    disabled_safety_checks: tuple[Any, ...] = ()
+    calling_convention_version: int = VERSION
+    nr_devices: int = 1
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The function to read."""
+        return closed_jaxpr(self.body, self.in_avals, self.consts)
+
+    def has_vjp(self) -> bool:
+        """Whether reverse mode is possible."""
+        return self.derivative is not None
+
+    def vjp(self) -> Exported:
+        """`(*flat args, *cotangents of inexact results) -> cotangents of inexact args`.
+
+        Raises: ValueError if it was not exported with a derivative.
+        """
+        if self.derivative is None:
+            raise ValueError(
+                f"No VJP is available for the exported {self.fun_name}: serialize it with "
+                "vjp_order=1 or higher."
+            )
+        if "vjp" not in self._cache:
+            self._cache["vjp"] = self.derivative()
+        return self._cache["vjp"]  # type: ignore[no-any-return]
+
+    @api_boundary
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """The function applied; differentiable in reverse mode if `has_vjp()`.
+
+        Raises: ValueError if the tree, a shape or a dtype is not that of the export.
+        """
+        leaves, tree = tree_flatten((args, kwargs))
+        if tree != self.in_tree:
+            raise ValueError(
+                "The invocation args and kwargs must have the same pytree structure as when the "
+                f"function '{self.fun_name}' was exported: called with {tree}, exported with "
+                f"{self.in_tree}."
+            )
+        nodes = [lift(x) for x in leaves]
+        for i, (n, of) in enumerate(zip(nodes, self.in_avals, strict=True)):
+            path = self._path(i)
+            if n.shape != of.shape:
+                raise ValueError(
+                    f"Shape mismatch for {path}: expected {of.shape} and called with {n.shape}"
+                )
+            if n.dtype != of.dtype:
+                raise ValueError(
+                    f"Dtype mismatch for {path}: expected {of.dtype} and called with {n.dtype}"
+                )
+        return tree_unflatten(self.out_tree, self._flat()(*map(Array, nodes)))
+
+    def _path(self, index: int) -> str:
+        example = tree_unflatten(self.in_tree, range(len(self.in_avals)))
+        args, kwargs = tree_flatten_with_path(example[0])[0], tree_flatten_with_path(example[1])[0]
+        named = [f"args{keystr(p)}" for p, _ in args] + [f"kwargs{keystr(p)}" for p, _ in kwargs]
+        return named[index]
+
+    def _flat(self) -> Any:
+        """The function of flat arguments, with its reverse rule."""
+        if "flat" in self._cache:
+            return self._cache["flat"]
+        info = CallInfo("jit", self.fun_name)
+
+        @custom_vjp
+        def flat(*values: Any) -> Any:
+            operands = [lift(v) for v in (*values, *self.consts)]
+            if not self.body.src:
+                return []
+            return finish_all(results(UOp(Op.CALL, (self.body, *operands), info)))
+
+        def bwd(values: Any, cts: Any) -> Any:
+            back = self.vjp()
+            given = [ct for ct, o in zip(cts, self.out_avals, strict=True) if inexact(o)]
+            found = iter(back.call(*values, *given))
+            return tuple(
+                next(found) if inexact(a) else float0_zeros(a.shape) for a in self.in_avals
+            )
+
+        flat.defvjp(lambda *values: (flat(*values), values), bwd)
+        self._cache["flat"] = jit(lambda *values: flat(*values))
+        return self._cache["flat"]
+
+    # --- saving ------------------------------------------------------------------------------------
+
+    def serialize(self, vjp_order: int = 0) -> bytearray:
+        """The function as bytes, with derivatives up to `vjp_order`.
+
+        Raises: ValueError (`SerializationError`) if the function calls back into Python or its
+        trees hold nodes without a registered serialisation.
+        """
+        arrays: list[bytes] = []
+        text = json.dumps(self._describe(vjp_order, arrays), separators=(",", ":")).encode()
+        rest = len(text).to_bytes(8, "little") + text + b"".join(arrays)
+        head = MAGIC + VERSION.to_bytes(4, "little") + hashlib.sha256(rest).digest()
+        return bytearray(head + rest)
+
+    def _describe(self, vjp_order: int, arrays: list[bytes]) -> dict[str, Any]:
+        """The description; the arrays of consts are appended to `arrays`."""
+        consts = []
+        for c in self.consts:
+            value = as_buffer(lift(c)).value
+            arrays.append(np.ascontiguousarray(value).tobytes())
+            consts.append([encode(c.aval), encode(value.dtype), list(value.shape)])
+        if vjp_order > 0 and not self.has_vjp():
+            self.vjp()
+        return {
+            "name": self.fun_name,
+            "in_tree": encode_tree(self.in_tree),
+            "in_avals": [encode(a) for a in self.in_avals],
+            "out_tree": encode_tree(self.out_tree),
+            "out_avals": [encode(a) for a in self.out_avals],
+            "platforms": list(self.platforms),
+            "nodes": encode_body(self.body),
+            "consts": consts,
+            "vjp": self.vjp()._describe(vjp_order - 1, arrays) if vjp_order > 0 else None,
+        }
+
+
+def inexact(of: Aval) -> bool:
+    """Whether values of this aval have derivatives."""
+    return bool(dtypes.is_inexact(of.dtype))
+
+
+def export(
+    fun_jit: Any,
+    *,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[Any] = (),
+) -> Callable[..., Exported]:
+    """A function of arguments (arrays, numbers or `ShapeDtypeStruct`s) that returns the `Exported`.
+
+    Raises: ValueError if `fun_jit` is not the result of `jit`, or for platforms other than the CPU.
+    """
+    if not isinstance(fun_jit, Jitted):
+        raise ValueError(f"Function to be exported must be the result of `jit` but is: {fun_jit}")
+    unknown = [p for p in platforms or () if p != PLATFORM]
+    if unknown:
+        raise ValueError(f"cannot export for platforms {unknown}: there is only {PLATFORM!r}")
+
+    @api_boundary
+    def exported(*args: Any, **kwargs: Any) -> Exported:
+        stages = Stages.of(fun_jit, args, kwargs)
+        if any(c.free for c in stages.traced.captured):
+            raise ValueError("cannot export a function that closes over traced values")
+        if stages.traced.effects:
+            raise ValueError(
+                f"cannot export {stages.fun_name}: it prints, checks or calls back into Python"
+            )
+        return from_stages(stages, tuple(disabled_checks))
+
+    return exported
+
+
+def from_stages(stages: Stages, checks: tuple[Any, ...] = ()) -> Exported:
+    """A staged function as an exported one."""
+    traced = stages.traced
+    count = len(stages.in_avals) + len(traced.captured)
+    body, leaves = hoist_memory(traced.body, count)
+    consts = finish_all([*traced.captured, *leaves])
+
+    def derivative() -> Exported:
+        return vjp_of(stages)
+
+    return Exported(
+        stages.fun_name,
+        stages.in_tree,
+        stages.in_avals,
+        traced.out_tree,
+        tuple(traced.out_avals),
+        body,
+        tuple(consts),
+        derivative,
+        disabled_safety_checks=checks,
+    )
+
+
+def vjp_of(stages: Stages) -> Exported:
+    """The vjp of a staged function as an exported one."""
+    traced, count = stages.traced, len(stages.in_avals)
+    info = CallInfo("jit", stages.fun_name)
+    moving = [i for i, a in enumerate(stages.in_avals) if inexact(a)]
+
+    def pull(*values: Any) -> Any:
+        args, cts = list(values[:count]), iter(values[count:])
+
+        def of_moving(*given: Any) -> Any:
+            full = list(args)
+            for i, v in zip(moving, given, strict=True):
+                full[i] = v
+            operands = [*(lift(v) for v in full), *traced.captured]
+            return finish_all(results(UOp(Op.CALL, (traced.body, *operands), info)))
+
+        back = vjp(of_moving, *(args[i] for i in moving))[1]
+        return back(
+            [next(cts) if inexact(o) else float0_zeros(o.shape) for o in traced.out_avals]
+        )
+
+    pull.__name__ = f"vjp_{stages.fun_name}"
+    kinds = [struct_of(a) for a in stages.in_avals]
+    kinds += [struct_of(o.strip_weak_type()) for o in traced.out_avals if inexact(o)]
+    return from_stages(Stages.of(jit(pull), tuple(kinds), {}))
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def deserialize(blob: bytes | bytearray) -> Exported:
+    """The exported function of `serialize`.
+
+    Raises: ValueError (`SerializationError`) if the bytes are not an exported function, were damaged
+    or cut off, or have a format version that this release does not read.
+    """
+    data = bytes(blob)
+    if not data.startswith(MAGIC):
+        raise SerializationError("these bytes are not an exported function of tinyjax")
+    version = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 4], "little")
+    if not minimum_supported_calling_convention_version <= version <= VERSION:
+        raise SerializationError(
+            f"the exported function has format version {version}; this release reads versions "
+            f"{minimum_supported_calling_convention_version} to {VERSION}"
+        )
+    start = len(MAGIC) + 4
+    digest, rest = data[start : start + 32], data[start + 32 :]
+    if hashlib.sha256(rest).digest() != digest:
+        raise SerializationError("the exported function is damaged: its checksum does not match")
+    size = int.from_bytes(rest[:8], "little")
+    description = json.loads(rest[8 : 8 + size])
+    return _read(description, _Reader(rest, 8 + size))
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Takes arrays from the end of the bytes, in order."""
+
+    data: bytes
+    at: int
+
+    def take(self, of: Any, dtype: Any, shape: Sequence[int]) -> Array:
+        """The next array."""
+        kind: Aval = decode(of)
+        value = np.ndarray(tuple(shape), decode(dtype), self.data, self.at).copy()
+        self.at += value.nbytes
+        return finish_all([buffer(value, kind)])[0]
+
+
+def _read(description: dict[str, Any], reader: _Reader) -> Exported:
+    consts = tuple(reader.take(*c) for c in description["consts"])
+    inner = description["vjp"]
+    derivative = None
+    if inner is not None:
+        made = _read(inner, reader)
+        derivative = functools.partial(lambda x: x, made)
+    return Exported(
+        description["name"],
+        decode_tree(description["in_tree"]),
+        tuple(decode(a) for a in description["in_avals"]),
+        decode_tree(description["out_tree"]),
+        tuple(decode(a) for a in description["out_avals"]),
+        decode_body(description["nodes"]),
+        consts,
+        derivative,
+        platforms=tuple(description["platforms"]),
+    )
+
+
+# --- trees of the user's -------------------------------------------------------------------------------------
+
+
+def register_pytree_node_serialization(
+    nodetype: type,
+    *,
+    serialized_name: str,
+    serialize_auxdata: Callable[[Any], bytes],
+    deserialize_auxdata: Callable[[bytes], Any],
+) -> type:
+    """Let arguments and results of exported functions hold nodes of a registered pytree type."""
+    register_node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata)
+    return nodetype
+
+
+def register_namedtuple_serialization(nodetype: type, *, serialized_name: str) -> type:
+    """Let arguments and results of exported functions hold a namedtuple."""
+    if not (issubclass(nodetype, tuple) and hasattr(nodetype, "_fields")):
+        raise ValueError(f"Use `jax.export.register_pytree_node_serialization` for {nodetype}")
+    register_node(nodetype, serialized_name, lambda aux: b"", lambda data: nodetype)
+    return nodetype
+
+
+def default_export_platform() -> str:
+    """The platform of `export` without `platforms`."""
+    return PLATFORM
+
+
+class DisabledSafetyCheck:
+    """A check of exports that a user turns off; accepted and recorded, there is none to turn off."""
+
+    @staticmethod
+    def platform() -> str:
+        """The check that the platform is the exported one."""
+        return "platform"
+
+    @staticmethod
+    def custom_call(target_name: str) -> str:
+        """The check that a custom call is stable."""
+        return f"custom_call:{target_name}"
+
+
+__all__ = [
+    "DisabledSafetyCheck",
+    "Exported",
+    "default_export_platform",
+    "deserialize",
+    "export",
+    "maximum_supported_calling_convention_version",
+    "minimum_supported_calling_convention_version",
+    "register_namedtuple_serialization",
+    "register_pytree_node_serialization",
+]
