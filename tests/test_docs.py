@@ -1,7 +1,8 @@
 """The Python in README.md and docs/ runs, and prints what the page says it prints.
 
 The ```python blocks of a page run one after the other in one namespace. A ```text block directly
-after one is its expected output; without it the output is free.
+after one is its expected output; without it the output is free. `tools/fill_docs.py` writes the
+outputs anew.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 FENCED = re.compile(r"^```.*?^```\n", re.DOTALL | re.MULTILINE)
 
 
+def placed(found: re.Match[str]) -> str:
+    """The code of a block on the lines that it has in the page, as errors name them."""
+    return "\n" * found.string.count("\n", 0, found.start(1)) + found[1]
+
+
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """(code, expected output); the code is on the lines that it has in the page, as errors name
-    them."""
-    text = page.read_text()
-    return [
-        ("\n" * text.count("\n", 0, found.start(1)) + found[1], found[2] or "")
-        for found in BLOCK.finditer(text)
-    ]
+    """(code, expected output) of each block."""
+    return [(placed(found), found[2] or "") for found in BLOCK.finditer(page.read_text())]
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.name)

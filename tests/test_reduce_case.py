@@ -10,6 +10,8 @@ import pytest
 
 from tests.differential import disagreement
 from tests.graphs import Graph
+from tests.lowering import kernels as K
+from tests.lowering.random_programs import Program
 from tinyjax.core import build as B
 from tinyjax.core.avals import aval
 from tinyjax.core.ops import Op
@@ -17,7 +19,7 @@ from tinyjax.core.uop import param, toposort, tuple_of
 from tinyjax.lowering import accumulate, codegen, columns, elementwise
 from tinyjax.lowering.codegen import compile_kernel
 from tinyjax.lowering.interpret import interpret
-from tinyjax.lowering.program import lower
+from tinyjax.lowering.program import LoopKernel, lower
 from tinyjax.lowering.schedule import ScheduleError
 from tools.reduce_case import (
     kernels_of,
@@ -165,6 +167,33 @@ def test_any_part_of_a_schedule_computes_the_same():
                     assert not wrong_kernel(case.sink, some, case.arrays, expected)
                 except ScheduleError as error:
                     assert "needs vector(r" in str(error)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1012))
+def test_the_printed_actions_are_all_of_a_schedule(seed):
+    """Kernels of random programs: their actions, replayed, give the same code."""
+    lowered = lower(tuple_of(Program(seed, 40).outputs), 3)
+    sinks = [k.sink for k in lowered.kernels if isinstance(k, LoopKernel)]
+    assert sinks
+    for sink in sinks:
+        whole = compile_kernel(sink)
+        assert compile_kernel(sink, actions=whole.schedule).ir_text == whole.ir_text
+
+
+def test_two_loops_over_one_range_have_two_names():
+    """Once both were r1, and the vector loop meant by the schedule was not the one that became it."""
+    r0, r1 = K.loop(3, 0), K.loop(64, 1, "reduce")
+    total = K.fold("add", K.load(K.buffer(1, (64,), F32), r1), r1)
+    rows = K.fold("add", K.load(K.buffer(2, (3, 64), F32), K.plus((r0, 64), r1)), r1)
+    sink = K.kernel(K.store(K.buffer(0, (3,), F32), r0, K.node(Op.ADD, total, rows), r0))
+    rng = np.random.default_rng(0)
+    arrays = [np.zeros(3, F32), *(rng.normal(size=s).astype(F32) for s in ((64,), (3, 64)))]
+    made = K.check(sink, arrays, 1e-5)
+    vectors = [a.partition(",")[0] for a in made.code.schedule if a.startswith("vector")]
+    assert vectors == ["vector(r1", "vector(r1.2"]
+    only = [a for a in made.code.schedule if "r1.2" in a]
+    assert 0 < len(only) < len(made.code.schedule)
+    K.check(sink, arrays, 1e-5, actions=only)
 
 
 def test_a_schedule_that_does_not_fail_is_refused():

@@ -54,6 +54,7 @@ from tinyjax.engine.devices import device_count as device_count
 from tinyjax.engine.devices import device_get as device_get
 from tinyjax.engine.devices import device_put as device_put
 from tinyjax.engine.devices import devices as devices
+from tinyjax.engine.devices import live_arrays as live_arrays
 from tinyjax.engine.devices import local_device_count as local_device_count
 from tinyjax.engine.devices import local_devices as local_devices
 from tinyjax.engine.devices import make_array_from_callback as make_array_from_callback

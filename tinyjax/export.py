@@ -270,9 +270,7 @@ def vjp_of(stages: Stages) -> Exported:
             return finish_all(results(UOp(Op.CALL, (traced.body, *operands), info)))
 
         back = vjp(of_moving, *(args[i] for i in moving))[1]
-        return back(
-            [next(cts) if inexact(o) else float0_zeros(o.shape) for o in traced.out_avals]
-        )
+        return back([next(cts) if inexact(o) else float0_zeros(o.shape) for o in traced.out_avals])
 
     pull.__name__ = f"vjp_{stages.fun_name}"
     kinds = [struct_of(a) for a in stages.in_avals]
@@ -361,7 +359,7 @@ def register_namedtuple_serialization(nodetype: type, *, serialized_name: str) -
     """Let arguments and results of exported functions hold a namedtuple."""
     if not (issubclass(nodetype, tuple) and hasattr(nodetype, "_fields")):
         raise ValueError(f"Use `jax.export.register_pytree_node_serialization` for {nodetype}")
-    register_node(nodetype, serialized_name, lambda aux: b"", lambda data: nodetype)
+    register_node(nodetype, serialized_name, lambda aux: b"", lambda data: None)
     return nodetype
 
 

@@ -280,6 +280,31 @@ def test_overflow_is_never_assumed_away() -> None:
     assert (evaluate(integers.simplify(less), points) == evaluate(less, points)).all()
 
 
+def test_unsigned_64_bit_operands_are_not_taken_for_their_value_in_int64() -> None:
+    """min and max, division and shifts of a uint64 above 2**63 - 1 are done before it wraps."""
+    wide = param(0, aval((), np.dtype(np.uint64)))
+    values = np.array([0, 1, 5, 7, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+    for op, k in itertools.product((Op.MIN, Op.DIV, Op.REM, Op.SHRL, Op.AND), (1, 3, 8)):
+        node = UOp(op, (wide, const(k, wide.aval.dtype)))
+        found = integers.simplify(UOp(Op.CAST, (node,), (INT64, False)))
+        apply = {Op.MIN: min, Op.DIV: int.__floordiv__, Op.REM: int.__mod__,
+                 Op.SHRL: int.__rshift__, Op.AND: int.__and__}[op]  # fmt: skip
+        wanted = [apply(int(v), k) for v in values]
+        wrapped = [(w + 2**63) % 2**64 - 2**63 for w in wanted]
+        assert [int(v) for v in evaluate(found, {wide: values})] == wrapped, (op, k)
+
+
+def test_the_condition_that_a_sum_lies_in_a_span() -> None:
+    r, s = loop(0, 6), loop(1, 5)
+    algebra = integers.PLAIN
+    for k, shift, low, high in itertools.product((1, -2), (0, 3), (-4, 0, 2), (-5, 1, 9)):
+        form = algebra.linear(integers.add(integers.mul(r, c(k)), integers.add(s, c(shift))))
+        found = algebra.inside(form, low, high)
+        points = grid([r, s])
+        total = k * points[r] + points[s] + shift
+        np.testing.assert_array_equal(evaluate(found, points), (low <= total) & (total <= high))
+
+
 def test_bounds_of_bit_operations_and_conversions() -> None:
     x = param(0, aval((), I32))
     assert integers.bounds(UOp(Op.AND, (x, const(-1, I32)))) == (-(2**31), 2**31 - 1)

@@ -109,13 +109,13 @@ def test_softmax_is_differentiated_from_its_output_alone():
     )
 
 
-def test_log_softmax_is_differentiated_from_its_output_alone():
+def test_log_softmax_keeps_its_input_and_two_numbers_a_row():
     assert_jaxpr(
         lambda x, ct: tinyjax.vjp(nn.log_softmax, x)[1](ct),
         [X, X],
         """
         { lambda a:f32[3,4] b:f32[3,4]. let
-            c:f32[3,4] = composite[
+            _:f32[3,4] c:f32[3] d:f32[3] = composite[
               name=log_softmax
               body={ lambda a:f32[3,4]. let
                   b:f32[3] = reduce_max[axes=(1)] a
@@ -127,30 +127,33 @@ def test_log_softmax_is_differentiated_from_its_output_alone():
                   h:f32[3] = log g
                   i:f32[3,4] = expand[dims=(0)] h
                   j:f32[3,4] = sub e i
-                in (j,) }
+                in (j, c, g) }
             ] a
-            d:f32[3,4] = composite[
+            e:f32[3,4] = composite[
               name=transpose(log_softmax)
-              body={ lambda a:f32[3,4] b:f32[3,4]. let
-                  c:f32[3,4] = exp a
-                  d:f32[3,4] = neg b
-                  e:f32[3] = reduce_add[axes=(1)] d
-                  f:f32[3,4] = expand[dims=(0)] e
-                  g:f32[3,4] = mul c f
-                  h:f32[3,4] = add b g
-                in (h,) }
-            ] c b
-          in (d,) }""",
+              body={ lambda a:f32[3,4] b:f32[3] c:f32[3] d:f32[3,4]. let
+                  e:f32[3,4] = neg d
+                  f:f32[3] = reduce_add[axes=(1)] e
+                  g:f32[3] = div f c
+                  h:f32[3,4] = expand[dims=(0)] g
+                  i:f32[3,4] = expand[dims=(0)] b
+                  j:f32[3,4] = sub a i
+                  k:f32[3,4] = exp j
+                  l:f32[3,4] = mul h k
+                  m:f32[3,4] = add d l
+                in (m,) }
+            ] a c d b
+          in (e,) }""",
     )
 
 
-def test_logsumexp_keeps_its_input_and_output():
+def test_logsumexp_keeps_its_input_and_a_few_numbers_a_row():
     assert_jaxpr(
         lambda x, ct: tinyjax.vjp(lambda y: nn.logsumexp(y, axis=1), x)[1](ct),
         [X, f32[3]],
         """
         { lambda a:f32[3,4] b:f32[3]. let
-            c:f32[3] = composite[
+            _:f32[3] c:f32[3] d:f32[3] = composite[
               name=logsumexp
               body={ lambda a:f32[3,4]. let
                   b:f32[3] = reduce_max[axes=(1)] a
@@ -163,19 +166,20 @@ def test_logsumexp_keeps_its_input_and_output():
                   i:f32[3] = reduce_add[axes=(1)] h
                   j:f32[3] = log i
                   k:f32[3] = add j e
-                in (k,) }
+                in (k, e, i) }
             ] a
-            d:f32[3,4] = composite[
+            e:f32[3,4] = composite[
               name=transpose(logsumexp)
-              body={ lambda a:f32[3,4] b:f32[3] c:f32[3]. let
-                  d:f32[3,4] = expand[dims=(0)] b
-                  e:f32[3,4] = sub a d
-                  f:f32[3,4] = exp e
-                  g:f32[3,4] = expand[dims=(0)] c
-                  h:f32[3,4] = mul f g
-                in (h,) }
-            ] a c b
-          in (d,) }""",
+              body={ lambda a:f32[3,4] b:f32[3] c:f32[3] d:f32[3]. let
+                  e:f32[3] = div d c
+                  f:f32[3,4] = expand[dims=(0)] e
+                  g:f32[3,4] = expand[dims=(0)] b
+                  h:f32[3,4] = sub a g
+                  i:f32[3,4] = exp h
+                  j:f32[3,4] = mul f i
+                in (j,) }
+            ] a c d b
+          in (e,) }""",
     )
 
 

@@ -696,3 +696,28 @@ def test_effects_do_not_hinder_donation():
     x = tinyjax.numpy.asarray(x3)
     f(x)
     assert x.is_deleted()
+
+
+# --- compositions ---------------------------------------------------------------------------------
+
+
+def repeats(J, log):
+    f = J.checkpoint(lambda x: (log("k", x), J.numpy.sin(J.numpy.sin(x)))[1])
+    tangent = lambda x: J.jvp(f, (x,), (J.numpy.ones_like(x),))[1]
+    return J.grad(J.grad(f))(0.5), J.grad(tangent)(0.5), J.jit(J.grad(tangent))(0.5)
+
+
+def branch_twice(J, log):
+    f = lambda x: J.lax.cond(
+        x > 1,
+        lambda x: (log("t", x), J.numpy.sin(x))[1],
+        lambda x: (log("f", x), J.numpy.cos(x))[1],
+        x,
+    )
+    tangent = lambda x: J.jvp(f, (x,), (J.numpy.ones_like(x),))[1]
+    return J.grad(J.jit(tangent))(0.5), J.vmap(J.jit(tangent))(x3), J.grad(J.grad(f))(0.5)
+
+
+@pytest.mark.parametrize("run", [repeats, branch_twice])
+def test_derivatives_of_derivatives(run):
+    agree(run, in_order=False)

@@ -213,3 +213,28 @@ def test_second_derivatives_and_batches_of_a_precompiled_function():
     got = jit(vmap(grad(grad(f))))(np.array([0.3, 0.9], "f4"))
     np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5)
     assert tinyjax.make_jaxpr(f)(0.3) is not None
+
+
+class WithRule:
+    def __init__(self, w):
+        self.w = jnp.asarray(w)
+
+    @function(grad_fxn=lambda ct, self, x, scale: (None, 10 * ct * self.w * scale, None))
+    def value(self, x, scale=1.0):
+        return jnp.sum(self.w * x) * scale
+
+    @function(grad_fxn=lambda ct, self, x: (ct, ct))
+    def wrong(self, x):
+        return x
+
+
+def test_grad_fxn_on_a_method_gets_self():
+    layer, x = WithRule(np.float32([1, 2])), np.float32([3, 4])
+    assert float(layer.value(x)) == 11.0
+    np.testing.assert_allclose(grad(layer.value)(x), [10, 20])
+    np.testing.assert_allclose(jit(grad(layer.value))(x, scale=2.0), [20, 40])
+    np.testing.assert_allclose(vmap(grad(layer.value))(np.stack([x, x])), [[10, 20]] * 2)
+    layer.w = jnp.asarray(np.float32([5, 5]))  # what the object holds is read at each call
+    np.testing.assert_allclose(grad(layer.value)(x), [50, 50])
+    with pytest.raises(TypeError, match="None for self"):
+        grad(layer.wrong)(1.0)

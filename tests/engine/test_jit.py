@@ -418,3 +418,17 @@ def test_the_short_path_and_the_general_path_agree():
             assert tinyjax.tree.structure(got) == tinyjax.tree.structure(want)
             for a, b in zip(tinyjax.tree.leaves(got), tinyjax.tree.leaves(want)):
                 np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+@pytest.mark.parametrize("fold", ["sum", "max", "argmax"])
+def test_a_fold_read_alone_and_at_the_end_of_a_concatenation(fold):
+    """The kernel has a loop for each; one loop of both was a vector inside another vector."""
+    x, y = np.arange(7, dtype="f4"), np.arange(3, 10, dtype="f4")
+
+    def shifted(J, x, y):
+        last = getattr(J, fold)(y)
+        return J.append(x[1:], last.astype(x.dtype)), last
+
+    got = tinyjax.jit(lambda x, y: shifted(tinyjax.numpy, x, y))(x, y)
+    for out, want in zip(got, shifted(np, x, y), strict=True):
+        np.testing.assert_array_equal(out, want)

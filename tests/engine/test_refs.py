@@ -183,6 +183,7 @@ def test_values_are_jaxs(name):
 ERRORS = [
     (lambda J: J.new_ref(J.numpy.ones(3)).__setitem__(..., J.numpy.ones(4)), "Invalid shape"),
     (lambda J: J.new_ref(J.numpy.arange(3)).__setitem__(0, J.numpy.ones(())), "Invalid dtype"),
+    (lambda J: J.new_ref(J.numpy.arange(3)).__setitem__(0, 2.5), "Invalid dtype"),
     (lambda J: J.jit(lambda x: J.new_ref(x))(x3), "mutable array reference"),
     (lambda J: twice(J, J.new_ref(J.numpy.ones(3))), "only one reference"),
     (lambda J: written_under(J, J.vmap, x3), "with vmapped value on an unbatched"),

@@ -88,7 +88,7 @@ def test_the_schedule_lists_the_decisions_of_every_kernel():
 
 def test_record_rewrites_shows_every_pass_and_the_rules_it_applied():
     with tinyjax.record_rewrites() as log:
-        jit(lambda x: jnp.where(jnp.arange(9) < 4, x, 0.0).sum()).lower(jnp.ones(9)).as_text("llvm")
+        jit(lambda x: x / 4.0).lower(jnp.ones(9)).as_text("llvm")
     assert [r.name for r in log.passes][:2] == ["raise_composites", "inline"]
     assert "define void" in log.passes[-1].after
-    assert "gate_where_true" in [rule for _, rule, _, _ in log]
+    assert [rule for _, rule, _, _ in log] == ["multiply_by_inverse"]

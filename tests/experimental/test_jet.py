@@ -17,9 +17,7 @@ from tinyjax import numpy as jnp
 from tinyjax.experimental.jet import jet
 
 X = np.array([0.3, 0.7])
-SERIES = [
-    np.array(t) for t in ([1.0, 0.5], [0.2, -0.3], [0.1, 0.9], [-0.4, 0.6], [0.2, 0.3])
-]
+SERIES = [np.array(t) for t in ([1.0, 0.5], [0.2, -0.3], [0.1, 0.9], [-0.4, 0.6], [0.2, 0.3])]
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +26,7 @@ def double_precision() -> Iterator[None]:
         yield
 
 
-NAMES = (
-    "sin cos exp log sqrt tanh sinh cosh expm1 log1p square reciprocal"
-).split()
+NAMES = ("sin cos exp log sqrt tanh sinh cosh expm1 log1p square reciprocal").split()
 FUNCTIONS: dict[str, Any] = {n: (lambda J, x, n=n: getattr(J.numpy, n)(x)) for n in NAMES}
 FUNCTIONS |= {
     "power": lambda J, x: x**2.5,

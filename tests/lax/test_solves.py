@@ -248,3 +248,25 @@ def test_bounded_while_checks_its_options():
         doubled(1.0, 1.0, 4, base=1)
     with pytest.raises(TypeError):
         lax.bounded_while(lambda s: s < 3, lambda s: (s, s), 0.0, max_steps=4)
+
+
+def test_effects_of_a_solver_happen_once(capfd):
+    def root(a: Any) -> Any:
+        def newton(f: Any, x: Any) -> Any:
+            tinyjax.debug.print("guess {}", x)
+            return lax.fori_loop(0, 5, lambda _, s: s - f(s) / tinyjax.grad(f)(s), x)
+
+        return lax.custom_root(lambda x: x**2 - a, 1.0, newton, lambda g, y: y / g(1.0))
+
+    def halved(v: Any) -> Any:
+        def solve(matvec: Any, b: Any) -> Any:
+            tinyjax.debug.print("solve {}", b)
+            return b / 2
+
+        return lax.custom_linear_solve(lambda x: 2.0 * x, v, solve, solve)
+
+    for f, word in ((root, "guess 1.0"), (halved, "solve 2.0")):
+        for run in (f, tinyjax.grad(f), tinyjax.jit(tinyjax.grad(f))):
+            run(2.0)
+            tinyjax.effects_barrier()
+            assert capfd.readouterr().out.splitlines() == [word]

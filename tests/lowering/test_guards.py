@@ -33,8 +33,13 @@ from tinyjax.lowering.kernel_text import kernel_text
 from tinyjax.lowering.merge import merge_ranges
 from tinyjax.lowering.nest import extent
 from tinyjax.lowering.substitute import simplify_indices
+from tinyjax.lowering.target import Target
 
 F32, I32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
+MASKS, AVX2, SSE2 = (
+    Target("x86_64-linux", "", "", size, 16, masks, True, True)
+    for size, masks in ((64, True), (32, False), (16, False))
+)
 N = 204
 R = loop(N, 1, "reduce")
 X = load(buffer(1, (N,), F32), R)
@@ -56,7 +61,7 @@ def summed(value: UOp, kind: str = "add") -> UOp:
 
 def guarded(sink: UOp) -> UOp:
     """The kernel after the passes of this file, with the same results on any numbers."""
-    made = shrink_ranges(gate_loads(simplify_indices(sink)))
+    made = shrink_ranges(gate_loads(simplify_indices(sink), MASKS))
     verify_kernel(made)
     return made
 
@@ -195,14 +200,10 @@ def test_a_running_sum_keeps_the_iterations_it_runs_through() -> None:
 # --- gated loads ----------------------------------------------------------------------------------
 
 
-def gated(value: UOp) -> UOp:
+def gated(value: UOp, target: Target = MASKS) -> UOp:
     i = loop(N, 1)
-    return (
-        gate_loads(kernel(store(buffer(0, (N,), value.aval.dtype), i, value, i)))
-        .src[0]
-        .src[0]
-        .src[1]
-    )
+    sink = kernel(store(buffer(0, (N,), value.aval.dtype), i, value, i))
+    return gate_loads(sink, target).src[0].src[0].src[1]
 
 
 I = loop(N, 1)
@@ -238,10 +239,17 @@ def test_loads_that_gain_nothing_are_left_alone() -> None:
     other = load(buffer(2, (N,), BOOL), I)
     backwards = load(buffer(1, (N,), F32), plus((I, -1), N - 1))
     twice = node(Op.ADD, where(SMALL, PLAIN_LOAD, ZERO), PLAIN_LOAD)
-    narrow = where(SMALL, load(buffer(1, (N,), np.int8), I), literal(0, np.int8))
-    for value in (where(other, PLAIN_LOAD, ZERO), where(SMALL, backwards, ZERO), twice, narrow,
+    for value in (where(other, PLAIN_LOAD, ZERO), where(SMALL, backwards, ZERO), twice,
                   where(SMALL, PLAIN_LOAD, load(buffer(2, (N,), F32), I))):  # fmt: skip
         assert gated(value) is value
+
+
+def test_loads_are_gated_where_the_machine_has_masked_ones() -> None:
+    narrow = where(SMALL, load(buffer(1, (N,), np.int8), I), literal(0, np.int8))
+    wide = where(SMALL, PLAIN_LOAD, ZERO)
+    for target, gates_narrow, gates_wide in ((MASKS, 1, 1), (AVX2, 0, 1), (SSE2, 0, 0)):
+        assert (gated(narrow, target) is not narrow) == gates_narrow
+        assert (gated(wide, target) is not wide) == gates_wide
 
 
 @pytest.mark.parametrize("low, high", list(itertools.combinations(range(0, 21, 5), 2)))

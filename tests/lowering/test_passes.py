@@ -32,7 +32,7 @@ from tinyjax.lowering.nest import extent
 from tinyjax.lowering.passes import KERNEL, LOOPS, PASSES
 from tinyjax.lowering.program import lower
 from tinyjax.lowering.substitute import substitute
-from tinyjax.lowering.target import host
+from tinyjax.lowering.target import Target, host
 
 F32 = np.dtype(np.float32)
 
@@ -176,8 +176,9 @@ def test_a_log_shows_each_pass_with_its_rules_nodes_and_time():
     x = load(buffer(1, (30,), F32), r)
     value = UOp(Op.WHERE, (guard, x, B.scalar(0.0, F32)))
     sink = kernel(store(buffer(0, (1,), F32), plus(0), fold("add", value, r)))
+    masks = Target("x86_64-linux", "", "", 64, 32, True, True, True)
     with tinyjax.record_rewrites() as log:
-        compile_kernel(sink)
+        compile_kernel(sink, masks)
     assert [r.name for r in log.passes] == [
         p.name for p in PASSES if p in LOOPS and p.name != "share"
     ]
@@ -233,3 +234,10 @@ def test_logs_nest():
 
 def test_the_kernels_of_this_file_are_right():
     check(sums(), [np.zeros(3, F32), np.arange(120, dtype=F32).reshape(3, 40)])
+
+
+def test_a_log_is_saved_as_a_page(tmp_path):
+    with tinyjax.record_rewrites() as log:
+        compile_kernel(sums())
+    log.save(tmp_path / "passes.html")
+    assert (tmp_path / "passes.html").read_text() == log.html()

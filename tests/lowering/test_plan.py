@@ -7,6 +7,7 @@ import textwrap
 import numpy as np
 import pytest
 
+import tinyjax
 from tests.lowering.bodies import F32, I32, arg, check, normal, scalar, transformer
 from tinyjax.core import build as B
 from tinyjax.core.avals import aval
@@ -15,6 +16,8 @@ from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, get, tuple_of
 from tinyjax.lowering.plan import Slot, allocate, schedule_of
 from tinyjax.lowering.program import lower
+from tinyjax.lowering.target import host
+from tinyjax.runtime import buffers
 
 N = 1 << 14
 BIG = 4 * N
@@ -446,3 +449,127 @@ def test_the_peak_of_a_transformer_does_not_grow_with_its_layers():
     peaks = [lower(*transformer(n)).plan.peak_bytes for n in (4, 12)]
     assert peaks[0] == peaks[1]
     assert F32.itemsize == 4
+
+
+# --- kernels in place ---------------------------------------------------------------------------
+
+
+def donated(outputs: list[UOp], args: list[np.ndarray], given: set[int]):
+    """Lowered with donated arguments; the compiled program gives what the kept ones give."""
+    body = tuple_of(outputs)
+    low = lower(body, len(args), frozenset(given))
+    want = lower(body, len(args)).interpret(args)
+    for got in (low.interpret(args), run_donated(low, args)):
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    return low
+
+
+def run_donated(low, args: list[np.ndarray]) -> list[np.ndarray]:
+    """The compiled program; results that lie in a donated argument are read from there."""
+    inputs = [np.array(a, s.aval.dtype, order="C") for a, s in zip(args, low.plan.inputs)]
+    outputs = [buffers.pool.empty(s.aval.shape, s.aval.dtype) for s in low.plan.outputs]
+    low.program().run(*(buffers.address(a) for a in [*inputs, *outputs]))
+    return [
+        inputs[low.plan.aliases[i]].reshape(o.shape) if i in low.plan.aliases else o
+        for i, o in enumerate(outputs)
+    ]
+
+
+def test_a_result_is_written_over_a_donated_argument():
+    x, y = arg(0, (40, 33)), arg(1, (40, 33))
+    out = B.add(B.mul(x, scalar(2.0)), B.mul(y, scalar(3.0)))
+    low = donated([out], [normal(0, 40, 33), normal(1, 40, 33)], {0, 1})
+    assert low.plan.aliases == {0: 0}
+    assert low.plan.notes == [
+        "main: add f32[40,33] in place in in0: its last reader reads what it writes",
+        "out0 lies in the donated in0",
+        "no result lies in the donated in1: its last reader reads it elsewhere than it writes, or "
+        "writes over another",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda x: [B.add(x, B.flip(x, (0,)))], "reads it elsewhere than it writes"),
+        (lambda x: [B.permute(x, (1, 0))], "reads it elsewhere than it writes"),
+        (lambda x: [B.exp(x), B.prefix("add", x, 0)], "reads it elsewhere than it writes"),
+        (lambda x: [B.sum_(x, (0,))], "writes no result of its size and dtype"),
+        (lambda x: [UOp(Op.CAST, (x,), (I32, False))], "writes no result of its size and dtype"),
+    ],
+)
+def test_a_donated_argument_that_cannot_be_written_over_says_why(make, why):
+    low = donated(make(arg(0, (16, 16))), [normal(0, 16, 16)], {0})
+    assert low.plan.aliases == {}
+    assert [n for n in low.plan.notes if why in n and "donated in0" in n]
+
+
+def test_an_argument_that_is_also_a_result_is_not_written_over():
+    x = arg(0, (32,))
+    low = donated([B.exp(x), x], [normal(0, 32)], {0})
+    assert low.plan.aliases == {1: 0}
+
+
+def test_of_two_outputs_only_one_after_the_last_reader_takes_the_place():
+    """Outputs of a kernel are stored one after the other: the first must not hide what the second
+    reads."""
+    x = arg(0, (64,))
+    low = donated([B.exp(x), B.sin(x)], [normal(0, 64)], {0})
+    assert low.plan.aliases == {1: 0}
+
+
+def test_a_temporary_takes_the_place_of_one_that_is_dead():
+    """The sum of a residual and a product is written over the residual, which only it reads."""
+    x, w = arg(0, (64, 64)), arg(1, (64, 64))
+    stream = B.prefix("max", x, 0)
+    total = B.add(stream, B.dot(x, w, ((1,), (0,))))
+    a, b = normal(0, 64, 64), normal(1, 64, 64)
+    want = (np.maximum.accumulate(a, 0) + a @ b) @ b
+    low = check([B.dot(total, w, ((1,), (0,)))], [a, b], [want], rtol=1e-4, atol=1e-3)
+    assert low.plan.peak_bytes == 64 * 64 * 4
+    assert low.plan.notes == [
+        "main: add f32[64,64] in place in t0: its last reader reads what it writes"
+    ]
+
+
+def test_a_value_from_outside_a_loop_is_not_written_over_in_it():
+    """It is read again by the next iteration, though its last reader in the body is elementwise."""
+    c, xs = arg(1, (32,)), arg(2, (5, 32))
+    const, carry, x = arg(0, (32,)), arg(1, (32,)), arg(2, (32,))
+    body = tuple_of([B.add(B.mul(const, carry), x)])
+    start = B.prefix("add", arg(0, (32,)), 0)
+    node = UOp(Op.SCAN, (body, start, c, xs), ScanInfo(1, 1, 5, False))
+    a, b, rows = normal(0, 32) * 0.1, normal(1, 32), normal(2, 5, 32)
+    want, factor = b, np.cumsum(a)
+    for r in rows:
+        want = factor * want + r
+    check([get(node, 0)], [a, b, rows], [want], rtol=1e-4)
+
+
+def test_an_unusable_donation_leaves_the_argument_as_it_was():
+    body = tuple_of([B.sum_(put(arg(0, (8,)), 2, arg(1, (3,))), (0,))])
+    low = lower(body, 2, frozenset({0}))
+    assert low.plan.aliases == {}
+    assert "copies its operand: no result can lie in in0" in low.plan.notes[0]
+
+
+# --- memory of a convolution --------------------------------------------------------------------
+
+
+def test_a_convolution_trains_without_its_windows_in_memory():
+    """Forward, input and weight gradient: 3 kernels, one temporary as large as the result."""
+
+    def loss(x, w):
+        y = tinyjax.lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return (y**2).sum()
+
+    x, w = normal(0, 24, 28, 28, 32), normal(1, 3, 3, 32, 48)
+    lowered = tinyjax.jit(tinyjax.grad(loss, argnums=(0, 1))).lower(x, w)
+    assert len(lowered.kernels) == 3
+    plan = lowered._lowered.plan
+    assert plan.peak_bytes == 24 * 28 * 28 * 48 * 4
+    scratch = [sum(code.scratch) for k in lowered.kernels for code in k.codes(host())]
+    assert max(scratch) < 9 * x.nbytes / 2

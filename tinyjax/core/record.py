@@ -13,16 +13,20 @@ in this thread.
 
 from __future__ import annotations
 
-import difflib
-import html
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from tinyjax.core.kernel_text import expression
 from tinyjax.core.uop import UOp
+
+
+def expression_text(node: UOp, limit: int = 400) -> str:
+    """A node as an expression."""
+    from tinyjax.core.kernel_text import expression  # only for people who look
+
+    return expression(node, limit)
 
 
 @dataclass
@@ -44,7 +48,7 @@ class Step:
     after: UOp
 
     def __str__(self) -> str:
-        return f"{self.rule}\n  - {expression(self.before)}\n  + {expression(self.after)}"
+        return f"{self.rule}\n  - {expression_text(self.before)}\n  + {expression_text(self.after)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class PassRecord:
 
     def diff(self) -> list[str]:
         """What the pass changed, line by line; the whole result where it is of another stage."""
+        import difflib  # only for people who look
+
         before, after = self.before.splitlines(), self.after.splitlines()
         takes, _, gives = self.stage.partition(" -> ")
         if takes != gives:
@@ -131,14 +137,16 @@ class RewriteLog:
 
     def html(self, title: str = "tinyjax rewrites") -> str:
         """One static page: passes fold, each rewrite shows before and after. No outside assets."""
+        import html  # only for people who look
+
         parts = []
         for record in self.passes:
             rows = []
             for i, s in enumerate(record.steps, 1):
                 rows.append(
                     f"<tr><td>{i}</td><th>{html.escape(s.rule)}</th>"
-                    f"<td><code class='b'>{html.escape(expression(s.before))}</code><br>"
-                    f"<code class='a'>{html.escape(expression(s.after))}</code></td></tr>"
+                    f"<td><code class='b'>{html.escape(expression_text(s.before))}</code><br>"
+                    f"<code class='a'>{html.escape(expression_text(s.after))}</code></td></tr>"
                 )
             body = f"<table>{''.join(rows)}</table>" if rows else ""
             if record.stage and record.before != record.after:
@@ -149,13 +157,16 @@ class RewriteLog:
             )
         return PAGE.format(title=html.escape(title), body="\n".join(parts))
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write `html()` to a file."""
-        Path(path).write_text(self.html(), encoding="utf-8")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.html())
 
 
 def _html_line(line: str) -> str:
     kind = {"-": "b", "+": "a"}.get(line[:1], "")
+    import html  # only for people who look
+
     text = html.escape(line)
     return f"<code class='{kind}'>{text}</code>\n" if kind else f"{text}\n"
 

@@ -39,9 +39,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tinyjax.core.errors import InvariantError
-from tinyjax.core.kernel_text import expression
 from tinyjax.core.ops import BODIES, Op
-from tinyjax.core.record import Step, note_walk, recording
+from tinyjax.core.record import Step, expression_text, note_walk, recording
 from tinyjax.core.source import GENERATED
 from tinyjax.core.uop import UOp, const_value, get
 
@@ -439,7 +438,7 @@ class _Walk:
 
     def loop(self, node: UOp, why: str) -> RewriteLoopError:
         return RewriteLoopError(
-            f"pass {self.name}: {expression(node, 120)} {why}. "
+            f"pass {self.name}: {expression_text(node, 120)} {why}. "
             f"Last rules applied: {', '.join(self.last)}"
         )
 

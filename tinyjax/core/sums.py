@@ -82,7 +82,7 @@ class Sums(Facts):
         except AttributeError:
             known = None
         spans = known or [self.fact(n).bounds for n, _ in form[1]]
-        for (_, c), (least, most) in zip(form[1], spans):  # type: ignore[misc]
+        for (_, c), (least, most) in zip(form[1], spans):
             if c > 0:
                 low += c * least
                 high += c * most

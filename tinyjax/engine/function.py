@@ -7,6 +7,7 @@ by all call sites; `precompile_backward=True` does the same for the backward cal
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,33 @@ class Function(Jitted):
         return traced, nodes, donated
 
 
+class Ruled(custom_vjp):
+    """A function with `grad_fxn`."""
+
+    def __init__(self, made: Function, grad_fxn: Callable[..., Any]) -> None:
+        super().__init__(made)
+        self.made, self.grad_fxn = made, grad_fxn
+        self.defvjp(lambda *args: (made(*args), args), lambda args, ct: grad_fxn(ct, *args))
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """As a method: `grad_fxn(ct, self, *args)`; its entry for a `self` that is no pytree is None."""
+        if instance is None or not all_leaves([instance]):
+            return super().__get__(instance, owner)
+        bound = self.made.__get__(instance, owner)
+        bound.__signature__ = inspect.signature(self.made.fun.__get__(instance))
+
+        def of_arguments(ct: Any, *args: Any) -> Any:
+            found = self.grad_fxn(ct, instance, *args)
+            if not isinstance(found, (tuple, list)) or not found or found[0] is not None:
+                raise TypeError(
+                    f"grad_fxn of method {name_of(self.made.fun)} must return a tuple with None for "
+                    f"self, which is no array or pytree, and a cotangent per argument; got {found!r}."
+                )
+            return tuple(found[1:])
+
+        return Ruled(bound, of_arguments)
+
+
 def function(
     fun: Callable[..., Any] | None = None,
     /,
@@ -71,7 +99,8 @@ def function(
     Works with and without arguments, on functions and methods, with pytrees in and out; arrays that
     `fun` closes over become inputs of the call (`allow_implicit=False` forbids them).
     `grad_fxn(cotangent, *args)` replaces the derivative rule: it gets the cotangent of the output
-    (a tree like it) and the arguments, and returns a tuple with a cotangent, or None, per argument.
+    (a tree like it) and the arguments, and returns a tuple with a cotangent, or None, per argument
+    (of a method: `self` is the first).
     Example: `@function(precompile=True)`.
     """
     if fun is None:
@@ -94,8 +123,4 @@ def function(
     made = Function(
         fun, info, allow_implicit, static_argnums=static_argnums, static_argnames=static_argnames
     )
-    if grad_fxn is None:
-        return made
-    with_rule = custom_vjp(made)
-    with_rule.defvjp(lambda *args: (made(*args), args), lambda args, ct: grad_fxn(ct, *args))
-    return with_rule
+    return made if grad_fxn is None else Ruled(made, grad_fxn)

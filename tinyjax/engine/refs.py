@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinyjax.core import build as b
+from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
@@ -25,15 +26,17 @@ from tinyjax.interpreters.trace import Cell, Trace, differentiated, rebind, stat
 
 
 class Ref:
-    """A mutable array. Make one with `new_ref`; `ref[index]` reads, `ref[index] = value` writes."""
+    """A mutable array. Make one with `new_ref`; `ref[index]` reads, `ref[index] = value` writes.
 
-    __slots__ = ("__weakref__", "aval_", "cell", "frozen", "trace")
+    `trace` is that of the function that made it. (Not `aval`: what has one is taken for an array.)
+    """
+
+    __slots__ = ("__weakref__", "aval_", "cell", "trace")
 
     def __init__(self, node: UOp) -> None:
         self.aval_: Aval = node.aval
         self.cell = Cell(node)
         self.trace: Trace | None = state.traces[-1] if state.traces else None
-        self.frozen = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,13 +68,8 @@ class Ref:
     @api_boundary
     def __setitem__(self, index: Any, value: Any) -> None:
         node = lift(value)
-        if node.dtype != self.dtype and not node.aval.weak_type:
-            raise ValueError(
-                f"Invalid dtype for `swap`. Ref dtype: {self.dtype.name}. Value dtype: "
-                f"{node.dtype.name}.\n  Convert the value with .astype."
-            )
-        cast = b.cast(node, self.dtype)
-        if cast.dtype != node.dtype and _lossy(node, cast):
+        kept, _ = dtypes.lattice_promote((node.dtype, node.aval.weak_type), (self.dtype, False))
+        if kept != self.dtype or not (node.dtype == self.dtype or node.aval.weak_type):
             raise ValueError(
                 f"Invalid dtype for `swap`. Ref dtype: {self.dtype.name}. Value dtype: "
                 f"{node.dtype.name}.\n  Convert the value with .astype."
@@ -83,7 +81,7 @@ class Ref:
                 f"Invalid shape for `swap`. Ref shape: {self.shape}. Expected shape: "
                 f"{target.shape}. Value shape: {node.shape}."
             )
-        (new,) = finish_all([cast])
+        (new,) = finish_all([b.cast(node, self.dtype)])
         written: Any = old.at[index].set(new)
         assign(self, written.node)
 
@@ -91,14 +89,6 @@ class Ref:
         return f"Ref({self.aval_.str_short()})" if state.traces else repr(read(self)).replace(
             "Array", "Ref", 1
         )  # fmt: skip
-
-
-def _lossy(node: UOp, cast: UOp) -> bool:
-    """Whether a weakly typed value is of a larger kind than the array: a float for integers."""
-    order = "biufc"
-    return order.index(node.dtype.kind) > max(order.index(cast.dtype.kind), 0) and (
-        node.dtype.kind in "fc" and cast.dtype.kind in "biu"
-    )
 
 
 def read(ref: Ref) -> Array:
@@ -175,7 +165,6 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
 @api_boundary
 def freeze(ref: Ref) -> Array:
     """The array that a Ref holds; the Ref is not to be used afterwards."""
-    ref.frozen = True
     return read(ref)
 
 

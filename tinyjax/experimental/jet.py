@@ -89,6 +89,8 @@ def term_of(term: Any, primal: UOp, path: str) -> UOp:
 
 def scaled(node: UOp, factor: float) -> UOp:
     """The node times a number."""
-    return node if factor == 1.0 or not dtypes.is_inexact(node.dtype) else b.mul(
-        node, b.like(node, factor)
+    return (
+        node
+        if factor == 1.0 or not dtypes.is_inexact(node.dtype)
+        else b.mul(node, b.like(node, factor))
     )

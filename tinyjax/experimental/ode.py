@@ -174,9 +174,7 @@ def adjoint(func: Any, options: Sequence[float], res: Any, g: Any) -> tuple[Any,
         start = (ys[i], y_bar, t0_bar - t_bar, arg_bars)
         span = jnp.stack([-ts[i], -ts[i - 1]])
         rtol, atol, mxstep, hmax = options
-        end = odeint(
-            backwards, start, span, *live, rtol=rtol, atol=atol, mxstep=mxstep, hmax=hmax
-        )
+        end = odeint(backwards, start, span, *live, rtol=rtol, atol=atol, mxstep=mxstep, hmax=hmax)
         _, y_bar, t0_bar, arg_bars = tree_map(lambda x: x[1], end)
         return (y_bar + g[i - 1], t0_bar, arg_bars), t_bar
 

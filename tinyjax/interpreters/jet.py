@@ -56,14 +56,14 @@ LINEAR = frozenset(
 def is_linear(node: UOp) -> bool:
     """Whether coefficients pass through the forward rule one by one."""
     if node.op is Op.REDUCE:
-        return node.arg[0] != "mul"
+        return bool(node.arg[0] != "mul")
     if node.op is Op.PREFIX:
         return bool(node.arg[0] == "add")
     if node.op is Op.ABS:
         return not dtypes.is_complex(node.src[0].dtype)
     if node.op is Op.SCATTER:
-        return node.arg.kind in ("add", "set", "max", "min")
-    return node.op in LINEAR
+        return bool(node.arg.kind in ("add", "set", "max", "min"))
+    return bool(node.op in LINEAR)
 
 
 def product(y: UOp, x: UOp, z: UOp) -> UOp:
@@ -119,11 +119,16 @@ class Series:
                 at = len(self.known[node])
                 self.known[node].append(self.compute(node, at) if at else self.value(node))
 
+    def start(self, node: UOp) -> UOp:
+        """Coefficient 0."""
+        found = self.coefficient(node, 0)
+        return b.zeros(tangent_aval(node.aval)) if found is None else found
+
     def value(self, node: UOp) -> UOp:
         """Coefficient 0: the node itself, or over the values of the derivatives it mentions."""
         if self.dots.isdisjoint(node.free):
             return node
-        src = tuple(self.coefficient(s, 0) for s in node.src)
+        src = tuple(self.start(s) for s in node.src)
         return get(src[0], node.arg) if node.op is Op.GETTUPLE else node.with_src(src)
 
     def compute(self, node: UOp, k: int) -> Tangent:
@@ -151,7 +156,7 @@ class Series:
         """Keep coefficients of a node with several results beside it."""
         if isinstance(node.aval, Aval):
             return found  # type: ignore[no-any-return]
-        rows = self.parts.setdefault(node, [[r] for r in results(self.known[node][0])])
+        rows = self.parts.setdefault(node, [[r] for r in results(self.start(node))])
         for row, t in zip(rows, found if found is not None else [None] * len(rows), strict=True):
             row.append(t)
         return None

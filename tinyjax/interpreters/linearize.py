@@ -269,14 +269,13 @@ def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         name=f"jvp({info.name})",
         precompile=info.precompile and info.precompile_backward,
         policy=None,
-        repeat=info.repeat if info.kind == "checkpoint" else None,
     )
     given = [
         b.cast(t, a.dtype) if t.dtype != a.dtype else t
         for t, a in zip(tangents, args, strict=True)
         if t is not None and dtypes.is_inexact(a.dtype)
     ]
-    more = () if linear_info.repeat is None else args
+    more = () if info.repeat is None else args[len(args) - info.repeat[1] :]
     linear = UOp(Op.CALL, (made.linear, *held, *given, *more), linear_info)
     outs: list[Tangent] = []
     count = 0
@@ -560,6 +559,7 @@ def cond_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     made = [scan_parts(br, avals, active) for br in branches]
     if any(m.grows for m in made):
         return widened(node, dsrc, cond_jvp)
+    place = token_of(args)
     n_out = len(branches[0].src)
     nonzero = [any(m.out_tangents[i] is not None for m in made) for i in range(n_out)]
     # One list of residual slots for all branches, shared where avals agree.
@@ -601,12 +601,13 @@ def cond_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
             ],
             mapping,
         )
-        body = reclose(roots, [*held, *args_held, *m.linear_inputs])
+        body = reclose(roots, [*held, *without(args_held, place), *m.linear_inputs])
         linear_bodies.append(body)
     forward = UOp(Op.COND, (*forward_bodies, index, *args), number)
     given = [instantiate(t, a) for t, a, on in zip(tangents, args, active, strict=True) if on]
     held_values = [get(forward, n_out + i) for i in range(len(slots))]
-    linear = UOp(Op.COND, (*linear_bodies, index, *held_values, *args, *given), number)
+    known = without(args, place)
+    linear = UOp(Op.COND, (*linear_bodies, index, *held_values, *known, *given), number)
     values = iter(results(linear))
     return (
         tuple_of([get(forward, i) for i in range(n_out)]),

@@ -476,16 +476,18 @@ def call_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     known = [a for a, on in zip(args, lin, strict=True) if not on]
     given = [ct for ct in cts if ct is not None]
     name = info.name.removeprefix("jvp(").removesuffix(")")
-    info = replace(info, name=f"transpose({name})", repeat=None)
-    if n.arg.repeat is not None:
-        prints, count = n.arg.repeat
-        again = replace(info, kind="jit", name=f"repeat({name})")
-        join(UOp(Op.CALL, (prints, *args[len(args) - count :], state.chains[-1].take()), again))
+    info = replace(info, name=f"transpose({name})")
+    again: tuple[UOp, ...] = ()
+    if info.repeat is not None:
+        prints, count = info.repeat
+        again = args[len(args) - count :]
+        repeat = replace(info, kind="jit", name=f"repeat({name})", repeat=None)
+        join(UOp(Op.CALL, (prints, *again, state.chains[-1].take()), repeat))
     if has_effects(new):
-        back = UOp(Op.CALL, (new, *known, *given, state.chains[-1].take()), info)
+        back = UOp(Op.CALL, (new, *known, *given, state.chains[-1].take(), *again), info)
         values = iter(join(back))
     else:
-        values = iter(results(UOp(Op.CALL, (new, *known, *given), info)))
+        values = iter(results(UOp(Op.CALL, (new, *known, *given, *again), info)))
     got = iter(gets)
     return [None, *[next(values) if on and next(got) else None for on in lin]]
 

@@ -13,7 +13,7 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.errors import BroadcastError, ConcatenateError, ReshapeError, make_error
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, const
+from tinyjax.core.uop import UOp, const, const_value
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, finish_all, lift, shaped_abstractify
 from tinyjax.lax.elementwise import same_dtypes
@@ -203,8 +203,20 @@ def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool =
     return finish(out if keepdims else b.squeeze(out, (a,)))
 
 
-def start_nodes(name: str, starts: Any, shape: tuple[int, ...]) -> list[UOp]:
-    """Run-time starts, one integer scalar per axis; negative ones count from the end."""
+def start_nodes(
+    name: str, starts: Any, shape: tuple[int, ...], negative: bool | Sequence[bool] = True
+) -> list[UOp]:
+    """Run-time starts, one integer scalar per axis; negative ones count from the end if allowed.
+
+    Where they are not, a start that Python knows to be negative is a ValueError, and any other is
+    taken to be none.
+    """
+    allowed = [negative] * len(shape) if isinstance(negative, bool) else list(negative)
+    if len(allowed) != len(shape):
+        raise ValueError(
+            f"{name}: allow_negative_indices must have one entry per axis, {len(shape)}; got "
+            f"{negative}"
+        )
     if type(starts) is Array or isinstance(starts, np.ndarray):
         vector = lift(starts)
         if vector.ndim != 1:
@@ -226,8 +238,13 @@ def start_nodes(name: str, starts: Any, shape: tuple[int, ...]) -> list[UOp]:
             f"{name} start indices must be scalars, got {[p.aval.str_short() for p in parts]}"
         )
     out = []
-    for p, size in zip(parts, shape, strict=True):
-        if not dtypes.is_unsigned(p.dtype):
+    for p, size, may in zip(parts, shape, allowed, strict=True):
+        if not may and p.op is Op.CONST and const_value(p) < 0:
+            raise ValueError(
+                f"Index {const_value(p)} is out of bounds for dimension {size} if "
+                "allow_negative_indices=False"
+            )
+        if may and not dtypes.is_unsigned(p.dtype):
             p = b.where(b.lt(p, b.like(p, 0)), b.add(p, b.like(p, size)), p)
         out.append(p)
     if len({p.dtype for p in out}) > 1:
@@ -239,7 +256,8 @@ def dynamic_slice(
     operand: ArrayLike,
     start_indices: Any,
     slice_sizes: Sequence[int],
-    allow_negative_indices: Any = True,
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
     """Slice of static sizes at run-time starts, clamped so that it fits."""
     n = lift(operand)
@@ -250,11 +268,16 @@ def dynamic_slice(
             f"{sizes} "
             f"for operand shape {n.shape}."
         )
-    return finish(b.dynamic_slice(n, start_nodes("dynamic_slice", start_indices, n.shape), sizes))
+    starts = start_nodes("dynamic_slice", start_indices, n.shape, allow_negative_indices)
+    return finish(b.dynamic_slice(n, starts, sizes))
 
 
 def dynamic_update_slice(
-    operand: ArrayLike, update: ArrayLike, start_indices: Any, allow_negative_indices: Any = True
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_indices: Any,
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
     """The operand with `update` written at run-time starts, clamped so that it fits."""
     n, u = same_dtypes("dynamic_update_slice", [lift(operand), lift(update)])
@@ -264,19 +287,25 @@ def dynamic_update_slice(
             "shape "
             f"{u.shape} for operand shape {n.shape}."
         )
-    return finish(
-        b.dynamic_update(n, u, start_nodes("dynamic_update_slice", start_indices, n.shape))
-    )
+    starts = start_nodes("dynamic_update_slice", start_indices, n.shape, allow_negative_indices)
+    return finish(b.dynamic_update(n, u, starts))
 
 
 def dynamic_slice_in_dim(
-    operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0
+    operand: ArrayLike,
+    start_index: ArrayLike,
+    slice_size: int,
+    axis: int = 0,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """dynamic_slice of one axis."""
     n = lift(operand)
     a = axis_number(axis, n.ndim)
     starts = [const(0, np.dtype(np.int32)) for _ in range(n.ndim)]
-    start = start_nodes("dynamic_slice_in_dim", [start_index], (n.shape[a],))[0]
+    (start,) = start_nodes(
+        "dynamic_slice_in_dim", [start_index], (n.shape[a],), allow_negative_indices
+    )
     starts = [b.cast(s, start.dtype) if i != a else start for i, s in enumerate(starts)]
     sizes = tuple(int(slice_size) if i == a else s for i, s in enumerate(n.shape))
     if sizes[a] > n.shape[a]:
@@ -285,33 +314,54 @@ def dynamic_slice_in_dim(
 
 
 def dynamic_index_in_dim(
-    operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True
+    operand: ArrayLike,
+    index: ArrayLike,
+    axis: int = 0,
+    keepdims: bool = True,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """One run-time index along an axis."""
-    out = dynamic_slice_in_dim(operand, index, 1, axis)
+    out = dynamic_slice_in_dim(
+        operand, index, 1, axis, allow_negative_indices=allow_negative_indices
+    )
     return out if keepdims else squeeze(out, (axis,))
 
 
 def dynamic_update_slice_in_dim(
-    operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_index: ArrayLike,
+    axis: int,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """dynamic_update_slice along one axis."""
     n = lift(operand)
     a = axis_number(axis, n.ndim)
     starts: list[Any] = [0] * n.ndim
     starts[a] = start_index
-    return dynamic_update_slice(operand, update, starts)
+    allow = [True] * n.ndim
+    allow[a] = allow_negative_indices
+    return dynamic_update_slice(operand, update, starts, allow_negative_indices=allow)
 
 
 def dynamic_update_index_in_dim(
-    operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int
+    operand: ArrayLike,
+    update: ArrayLike,
+    index: ArrayLike,
+    axis: int,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """Write one run-time index along an axis; the update may lack the axis."""
     n, u = lift(operand), lift(update)
     a = axis_number(axis, n.ndim)
     if u.ndim != n.ndim:
         u = b.unsqueeze(u, a)
-    return dynamic_update_slice_in_dim(operand, finish(u), index, a)
+    return dynamic_update_slice_in_dim(
+        operand, finish(u), index, a, allow_negative_indices=allow_negative_indices
+    )
 
 
 def concatenate(operands: Sequence[ArrayLike], dimension: int) -> Array:

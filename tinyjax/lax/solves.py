@@ -14,21 +14,25 @@ Reference: Blondel et al., "Efficient and Modular Implicit Differentiation" (202
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tinyjax.core import build, dtypes
-from tinyjax.core.avals import Aval
+from tinyjax.core.avals import TOKEN, Aval
 from tinyjax.core.body import fresh_var, open_body, reclose
 from tinyjax.core.infos import CallInfo, CustomLinInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef
-from tinyjax.core.uop import UOp, results, substitute
+from tinyjax.core.uop import UOp, results, substitute, token_of
+from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import lift_leaves, linear_transpose, linearize
+from tinyjax.engine.effects import next_token, perform
 from tinyjax.engine.tracing import Traced
-from tinyjax.engine.values import finish_all
+from tinyjax.interpreters.effects import has_effects, quiet, without
 from tinyjax.interpreters.jvp import Tangent, instantiate, jvp
 from tinyjax.interpreters.linearize import tangent_aval
 from tinyjax.lax.control_flow import staged, tree_paths
@@ -71,11 +75,25 @@ class ImplicitRule:
     def __init__(self) -> None:
         self._made: dict[Any, tuple[UOp, Flags]] = {}
 
+    body: UOp
+
     def tangents(
-        self, params: Sequence[UOp], dots: Sequence[Tangent]
-    ) -> tuple[list[UOp], list[Tangent]]:
-        """Outputs of the call and their tangents."""
+        self, params: Sequence[UOp], dots: Sequence[Tangent], outs: Sequence[UOp]
+    ) -> list[Tangent]:
+        """Tangents of the outputs of the call."""
         raise NotImplementedError
+
+    info: CallInfo
+
+    def outputs(self, values: Sequence[UOp]) -> tuple[list[UOp], list[UOp]]:
+        """Results of the call, and its token if it has effects."""
+        place = token_of(values)
+        return without(values, place), [] if place is None else [values[place]]
+
+    def run(self, args: Sequence[UOp]) -> list[Array]:
+        """The call of nodes; its effects happen or are noted."""
+        token = [next_token(args)] if has_effects(self.body) else []
+        return perform(UOp(Op.CALL, (self.body, *args, *token), self.info))
 
     def jvp_body(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, Flags]:
         """(args, tangents of inexact args) -> (outputs, nonzero tangents); which are zero."""
@@ -88,8 +106,12 @@ class ImplicitRule:
             for a in avals:
                 seed, is_zero = next(given) if dtypes.is_inexact(a.dtype) else (None, True)
                 dots.append(None if is_zero else seed)
-            outs, touts = self.tangents(params, dots)
-            body = reclose([*outs, *(t for t in touts if t is not None)], [*params, *seeds])
+            tokens = [fresh_var(TOKEN)] * has_effects(self.body)
+            call = UOp(Op.CALL, (self.body, *params, *tokens), self.info)
+            outs, last = self.outputs(results(call))
+            touts = self.tangents(params, dots, outs)
+            live = [t for t in touts if t is not None]
+            body = reclose([*outs, *live, *last], [*params, *seeds, *tokens])
             pairs = zip(outs, touts, strict=True)
             self._made[key] = body, tuple(t is None for o, t in pairs if dtypes.is_inexact(o.dtype))
         return self._made[key]
@@ -128,31 +150,29 @@ class Root(ImplicitRule):
         params = [fresh_var(n.aval) for n in (*f.captured, *solve.captured, *tangent.captured)]
         guess = [fresh_var(a) for a in kinds]
         _, _, own, _ = split([*guess, *params], self.sizes)
-        self.body = reclose(open_body(solve.body, [*guess, *own]), [*guess, *params])
+        token = [fresh_var(TOKEN)] * solve.effects
+        self.body = reclose(
+            open_body(solve.body, [*guess, *own, *token]), [*guess, *params, *token]
+        )
         self.info = CallInfo("custom_root", rule=self)
 
-    def call(self, args: Sequence[UOp]) -> list[UOp]:
-        """The solution and aux."""
-        return results(UOp(Op.CALL, (self.body, *args), self.info))
-
     def tangents(
-        self, params: Sequence[UOp], dots: Sequence[Tangent]
-    ) -> tuple[list[UOp], list[Tangent]]:
-        outs = self.call(params)
+        self, params: Sequence[UOp], dots: Sequence[Tangent], outs: Sequence[UOp]
+    ) -> list[Tangent]:
         count = self.sizes[0]
         _, consts, _, held = split(params, self.sizes)
         _, const_dots, _, _ = split(dots, self.sizes)
         solution = outs[:count]
         rhs = moved(self.f.body, solution, consts, const_dots)
         if all(t is None for t in rhs):
-            return outs, [None] * len(outs)
+            return [None] * len(outs)
         given = [instantiate(t, x) for t, x in zip(rhs, solution, strict=True)]
         found = open_body(self.tangent.body, [*solution, *given, *held])
         touts: list[Tangent] = [
             build.neg(t) if dtypes.is_inexact(x.dtype) else None
             for t, x in zip(found, solution, strict=True)
         ]
-        return outs, [*touts, *[None] * (len(outs) - count)]
+        return [*touts, *[None] * (len(outs) - count)]
 
 
 @api_boundary
@@ -188,13 +208,21 @@ def custom_root(
         [*solver.out_avals[: len(nodes)], *map(tangent_aval, solver.out_avals[: len(nodes)])],
     )
     check_tree("tangent_solve", "x", tangent.out_tree, tree, False)
-    root = Root(avals, traced, solver, tangent)
+    traced = silenced(traced, avals)
+    root = Root(avals, traced, solver, silenced(tangent, [*avals, *avals]))
     args = [*nodes, *traced.captured, *solver.captured, *tangent.captured]
-    outs = finish_all(root.call(args)) if solver.body.src else []
+    outs = root.run(args) if solver.body.src else []
     return tree_unflatten(solver.out_tree, outs)
 
 
 # --- linear equations ---------------------------------------------------------------------------------
+
+
+def silenced(traced: Any, kinds: Sequence[Aval]) -> Any:
+    """A staged function without its effects."""
+    if traced is None or not traced.effects:
+        return traced
+    return replace(traced, body=quiet(traced.body, [*kinds, *(c.aval for c in traced.captured)]))
 
 
 class LinearSolve(ImplicitRule):
@@ -212,9 +240,15 @@ class LinearSolve(ImplicitRule):
         _, _, _, own, _ = split([*rhs, *held], self.sizes)
         solve = parts[2]
         assert solve is not None
-        self.body = reclose(open_body(solve.body, [*rhs, *own]), [*rhs, *held])
+        token = [fresh_var(TOKEN)] * solve.effects
+        self.body = reclose(open_body(solve.body, [*rhs, *own, *token]), [*rhs, *held, *token])
         self.info = CallInfo("custom_linear_solve", rule=self)
         self._transposed: LinearSolve | None = None
+
+    @functools.cached_property
+    def silent(self) -> LinearSolve:
+        """The same without effects: what solves for derivatives."""
+        return LinearSolve(self.kinds, [silenced(t, self.kinds) for t in self.parts])
 
     @property
     def transposed(self) -> LinearSolve | None:
@@ -227,14 +261,9 @@ class LinearSolve(ImplicitRule):
             self._transposed, other._transposed = other, self
         return self._transposed
 
-    def call(self, args: Sequence[UOp]) -> list[UOp]:
-        """The solution and aux."""
-        return results(UOp(Op.CALL, (self.body, *args), self.info))
-
     def tangents(
-        self, params: Sequence[UOp], dots: Sequence[Tangent]
-    ) -> tuple[list[UOp], list[Tangent]]:
-        outs = self.call(params)
+        self, params: Sequence[UOp], dots: Sequence[Tangent], outs: Sequence[UOp]
+    ) -> list[Tangent]:
         count = self.sizes[0]
         matvec = self.parts[0]
         assert matvec is not None
@@ -247,16 +276,18 @@ class LinearSolve(ImplicitRule):
             for r, m in zip(rhs_dots, bent, strict=True)
         ]
         if all(t is None for t in total):
-            return outs, [None] * len(outs)
+            return [None] * len(outs)
         given = [
             build.cast_like(instantiate(t, r), tangent_aval(r.aval))
             for t, r in zip(total, rhs, strict=True)
         ]
         touts: list[Tangent] = list(self.linear(given, params[count:]))
-        return outs, [*touts, *[None] * (len(outs) - count)]
+        return [*touts, *[None] * (len(outs) - count)]
 
     def linear(self, given: Sequence[UOp], held: Sequence[UOp]) -> list[UOp]:
         """The solve as a linear map of the right-hand side, with its transpose."""
+        if any(t is not None and t.effects for t in self.parts):
+            return self.silent.linear(given, held)
         count = self.sizes[0]
         residuals = [fresh_var(h.aval) for h in held]
         tangents = [fresh_var(tangent_aval(a)) for a in self.kinds]
@@ -274,7 +305,7 @@ class LinearSolve(ImplicitRule):
     def cast_call(self, rhs: Sequence[UOp], held: Sequence[UOp]) -> list[UOp]:
         """The solution in the type of the right-hand side, without aux."""
         given = [build.cast_like(r, a) for r, a in zip(rhs, self.kinds, strict=True)]
-        outs = self.call([*given, *held])[: self.sizes[0]]
+        outs = results(UOp(Op.CALL, (self.body, *given, *held), self.info))[: self.sizes[0]]
         return [build.cast_like(o, tangent_aval(a)) for o, a in zip(outs, self.kinds, strict=True)]
 
 
@@ -320,7 +351,8 @@ def custom_linear_solve(
 
         parts[1] = part(vecmat, "vecmat", False)
         parts[3] = part(lambda y: given_solve(vecmat, y), "transpose_solve", has_aux)
+    parts = [t if i == 2 else silenced(t, kinds) for i, t in enumerate(parts)]
     call = LinearSolve(kinds, parts)
     held = [n for t in parts if t for n in t.captured]
-    outs = finish_all(call.call([*nodes, *held])) if solver.body.src else []
+    outs = call.run([*nodes, *held]) if solver.body.src else []
     return tree_unflatten(solver.out_tree, outs)

@@ -50,6 +50,9 @@ MAX_MERGED = 160
 MAX_EPILOGUE = 48
 """Nodes of an elementwise group that may be emitted inside a DOT's tile."""
 
+PROLOGUE_NS = 1.5
+"""Work per element above which a DOT's operand is not evaluated while packing, which may repeat."""
+
 MIN_ROWS = 8
 """Rows below which a row-wise fusion leaves too little to share between threads ..."""
 

@@ -204,15 +204,9 @@ class _Main:
             self.store_tile(block, tile, here, rows, full)
         elif small and (self.inline or self.split):
             self.accumulate(block, tile, here, rows, full)
-        elif not self.inline:
+        else:
             self.keep(tile)
             self.visit(block, here, height)
-        else:
-            with b.if_(b.and_(block.first, block.last)) as branch:
-                self.store_tile(block, tile, here, rows, full)
-            with branch.otherwise():
-                self.keep(tile)
-                self.visit(block, here, height)
 
     def accumulate(
         self, block: Block, tile: Tile, here: Place, rows: list[Value], full: bool

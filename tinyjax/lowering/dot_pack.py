@@ -116,6 +116,10 @@ def pack_panel(
         whole = b.and_(full, -lanes)
         _pack_blocks(kernel, side, place, whole)
         _pack_scalars(kernel, side, place, whole, end)
+    elif side.operand.computed and tile % lanes == 0 and kernel.nest.target.masks:
+        _pack_computed(kernel, side, place, full)
+        if group > 1:
+            _pack_scalars(kernel, side, place, full, end)
     else:
         with b.if_(b.cmp("sle", b.add(mn, tile), side.limit)) as branch:
             _pack_rows(kernel, side, place, full)
@@ -166,6 +170,18 @@ def _pack_masked(kernel: Kernel, side: Side, place: Panel, count: Value) -> None
             mask = b.and_(b.first_lanes(b.sub(left, start), lanes), inside)
             x = side.unit(kernel, place.batch, b.add(place.mn, start), k, lanes, False, mask)
             _store_part(b, x, b.gep(unit, at, start), width)
+
+
+def _pack_computed(kernel: Kernel, side: Side, place: Panel, count: Value) -> None:
+    """A panel of whole vectors along mn, of an operand that is long to write: once, in a loop."""
+    b, unit, lanes = kernel.b, kernel.nest.unit, kernel.nest.schedule.lanes
+    left = b.sub(side.limit, place.mn)
+    with b.loop(0, count) as down, b.loop(0, side.tile, lanes) as across:
+        k, mn = b.add(place.k0, down.index), b.add(place.mn, across.index)
+        mask = b.first_lanes(b.sub(left, across.index), lanes)
+        x = side.unit(kernel, place.batch, mn, k, lanes, False, mask)
+        at = b.add(b.mul(down.index, side.tile), across.index)
+        b.store(x, b.gep(unit, place.into, at), align=unit.nbytes)
 
 
 def _pack_scalars(kernel: Kernel, side: Side, place: Panel, lo: Value, hi: Value) -> None:

@@ -211,6 +211,7 @@ class _Planner:
         self.bytes: dict[UOp, float] = {}
         self.late: dict[UOp, Late] = {}  # (0, 0) where it is missing
         self.walls: set[UOp] = set()  # values behind barriers: written by groups before them
+        self.tails: set[UOp] = set()  # elementwise results of a contraction, whoever else reads it
         self.over_dot: set[UOp] = set()  # what may become the epilogue of a contraction
         self.levels: dict[UOp, int] = {}  # folds on the deepest path below a node, itself included
         self.decisions: list[Decision] = []
@@ -251,6 +252,11 @@ class _Planner:
             operand[n] = (0.0, item) if shared or kind != "map" else (work, read)
             below = max((self.levels[s] for s in n.operands), default=0)
             self.levels[n] = below + (kind == "fold" and n.op is not Op.GETTUPLE)
+            same = [s for s in n.operands if isinstance(s.aval, Aval) and s.aval.size == _size(n)]
+            if kind == "contraction" or (
+                (n.op in ELEMENTWISE or n.op is Op.RESHAPE) and any(s in self.tails for s in same)
+            ):
+                self.tails.add(n)
             if kind == "contraction" or (
                 (n.op in ELEMENTWISE or n.op is Op.RESHAPE)
                 and any(
@@ -502,7 +508,9 @@ class _Planner:
         Not what can be the epilogue of the contraction that makes it: that has it in registers. Nor
         the smaller operand of a product of few rows, which is read again for each strip of columns.
         """
-        if class_of(source) != "map" or source in self.over_dot:
+        if class_of(source) != "map" or source in self.tails:
+            return False
+        if self.work[source] > costs.PROLOGUE_NS:
             return False
         s, other = node.src[place], node.src[1 - place]
         if min(node.aval.shape[1:]) <= SKINNY and s.aval.size <= other.aval.size:
@@ -647,6 +655,10 @@ class _Planner:
                 g = self.home[other]
                 return [g] if self.can_write(g, node) else []
         return []
+
+
+def _size(node: UOp) -> int:
+    return int(node.aval.size) if isinstance(node.aval, Aval) else 0
 
 
 def _read_size(node: UOp) -> int:

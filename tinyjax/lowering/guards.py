@@ -16,6 +16,8 @@ if the other factor is an integer or a finite literal.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tinyjax.core import dtypes
 from tinyjax.core.algebra import PLAIN
 from tinyjax.core.conditions import chain
@@ -23,10 +25,11 @@ from tinyjax.core.facts import FALSE, TRUE
 from tinyjax.core.integers import add, guarded_span, integer
 from tinyjax.core.ops import Op
 from tinyjax.core.rewrite import P, Rules, rewrite
-from tinyjax.core.uop import UOp, const_value, toposort
+from tinyjax.core.uop import UOp, const, const_value, toposort
 from tinyjax.lowering.collapse import is_identity, without_minus_zero
 from tinyjax.lowering.nest import extent, fold_operands, ranges_of
 from tinyjax.lowering.substitute import substitute
+from tinyjax.lowering.target import Target
 
 # --- gated loads ----------------------------------------------------------------------------------
 
@@ -34,11 +37,23 @@ gates = Rules("gate_loads")
 CONDITION, LITERAL = P.any("condition"), P.const("literal")
 GATED = P.load(rest="operands", name="load")
 
-GATED_BYTES = (4, 8)
-"""Elements that every vector unit loads under a mask; narrower ones may be loaded one by one."""
+AVX_BYTES = 32
+"""Vectors from this size on have masked loads of 4- and 8-byte elements on every CPU."""
 
 
-def gate_loads(sink: UOp) -> UOp:
+@dataclass(frozen=True, slots=True)
+class Gating:
+    """What the rules know of the kernel: how often a node is read, what a masked load can load."""
+
+    readers: dict[UOp, int]
+    sizes: frozenset[float]
+
+    def may_gate(self, load: UOp) -> bool:
+        """Whether a load has one reader and can be masked without being taken apart into lanes."""
+        return self.readers.get(load, 0) <= 1 and load.aval.dtype.itemsize in self.sizes
+
+
+def gate_loads(sink: UOp, target: Target) -> UOp:
     """where(condition, load, literal) -> a load that has the condition and the literal itself"""
     order = toposort([sink])
     if not any(n.op is Op.WHERE for n in order):
@@ -47,10 +62,12 @@ def gate_loads(sink: UOp) -> UOp:
     for node in order:
         for s in node.src:
             readers[s] = readers.get(s, 0) + 1
-    return rewrite([sink], gates, pass_name="gate_loads", ctx=readers)[0]
+    sizes = (1, 2, 4, 8) if target.masks else (4, 8) if target.vector_bytes >= AVX_BYTES else ()
+    ctx = Gating(readers, frozenset(sizes))
+    return rewrite([sink], gates, pass_name="gate_loads", ctx=ctx)[0]
 
 
-def gated(load: UOp, condition: UOp, literal: UOp, readers: dict[UOp, int]) -> UOp | None:
+def gated(load: UOp, condition: UOp, literal: UOp, ctx: Gating) -> UOp | None:
     """The load under a condition, `literal` where that is false; None if it is not better."""
     index = load.src[0]
     condition = PLAIN.canonical(condition)
@@ -60,7 +77,7 @@ def gated(load: UOp, condition: UOp, literal: UOp, readers: dict[UOp, int]) -> U
             return UOp(Op.LOAD, (index, literal))
         implied = all(c in parts for c in chain(condition, Op.AND))
         return load if implied and load.src[1:] == (literal,) else None
-    if readers.get(load, 0) > 1 or load.aval.dtype.itemsize not in GATED_BYTES:
+    if not ctx.may_gate(load):
         return None
     if any(n.op in (Op.LOAD, Op.FOLD, Op.PREFIX) for n in toposort([condition])):
         return None  # known only when other memory has been read
@@ -71,13 +88,13 @@ def gated(load: UOp, condition: UOp, literal: UOp, readers: dict[UOp, int]) -> U
 
 
 @gates.rule(P.where(CONDITION, GATED, LITERAL))
-def gate_where_true(condition: UOp, load: UOp, literal: UOp, ctx: dict[UOp, int]) -> UOp | None:
+def gate_where_true(condition: UOp, load: UOp, literal: UOp, ctx: Gating) -> UOp | None:
     """where(c, load(x), k) -> load(x if c else k)"""
     return gated(load, condition, literal, ctx)
 
 
 @gates.rule(P.where(CONDITION, LITERAL, GATED))
-def gate_where_false(condition: UOp, load: UOp, literal: UOp, ctx: dict[UOp, int]) -> UOp | None:
+def gate_where_false(condition: UOp, load: UOp, literal: UOp, ctx: Gating) -> UOp | None:
     """where(c, k, load(x)) -> load(x if not c else k)"""
     return gated(load, PLAIN.negation(PLAIN.canonical(condition)), literal, ctx)
 
@@ -197,7 +214,10 @@ def shrink_ranges(sink: UOp) -> UOp:
         return sink
     single = {r for r, (x,) in closes.items() if extent(x) == 1}
     last: dict[UOp, UOp] = {}
-    for f in folds:  # the loop around the only value left vanishes, and with it the start from +0.0
-        if f.arg == "add" and single.issuperset(ranges_of(f)):
-            last[f] = without_minus_zero(f)
+    for f in folds:  # the loop around the only value left vanishes, and with it where it starts
+        if single.issuperset(ranges_of(f)):
+            if f.arg == "add":
+                last[f] = without_minus_zero(f)
+            elif f.arg == "mul" and dtypes.is_complex(f.aval.dtype):
+                last[f] = UOp(Op.MUL, (const(1, f.aval.dtype), f))
     return substitute(substitute(sink, last), values, closes)

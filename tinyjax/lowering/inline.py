@@ -31,9 +31,7 @@ from tinyjax.lowering.blocks import in_row_blocks
 
 UINT32 = np.dtype(np.uint32)
 INT64 = np.dtype(np.int64)
-ERASED = frozenset(
-    {Op.STOP_GRADIENT, Op.NAME, Op.PCAST, Op.KEY_WRAP, Op.KEY_UNWRAP}
-)
+ERASED = frozenset({Op.STOP_GRADIENT, Op.NAME, Op.PCAST, Op.KEY_WRAP, Op.KEY_UNWRAP})
 
 
 class LoweringError(TypeError):

@@ -390,7 +390,7 @@ class _BodyPlanner:
         """Why no result lies in a donated input."""
         x = next((n for g in self.made.groups for n in g.inputs if _is_param(n, number)), None)
         if x is None:
-            return "nothing reads it"
+            return "no kernel reads it"
         if x in self.bases:
             return "it is a result itself"
         last = self.made.groups[self.made.last_read[x]]

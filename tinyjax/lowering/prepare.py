@@ -3,7 +3,7 @@
 * Values without elements are constants that nothing is computed for: reductions over nothing
   become the identity, updates by nothing the operand, joins with nothing the rest.
 * Sums of narrow floats by SCATTER are in float32.
-* Every DOT is [B,M,K] x [B,K,N] (dot_layout.py) and real.
+* Every DOT is [B,M,K] x [B,K,N] (dot_layout.py), real, and of elements of at least a byte.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ def _prepare_node(n: UOp) -> UOp:
             return _full(n.aval, 0)
         if dtypes.is_complex(n.aval.dtype):
             return _complex_dot(n)
+        if any(
+            dtypes.is_integer(x.aval.dtype) and dtypes.bit_width(x.aval.dtype) < 8 for x in n.src
+        ):
+            return _bytes_dot(n)
         return canonical_dot(n.src[0], n.src[1], n.arg)
     if op is Op.REDUCE:
         x = n.src[0]
@@ -106,6 +110,18 @@ def _swapped_dot(n: UOp, done: dict[UOp, UOp]) -> UOp | None:
         dtype=info.dtype or x.aval.dtype,
     )
     return canonical_dot(done[y], done[x], swapped)
+
+
+def _bytes_dot(n: UOp) -> UOp:
+    """Operands of less than a byte as bytes, which a contraction can load; the sum is cut again."""
+    x, y = (
+        UOp(Op.CAST, (s,), (np.dtype(np.int8), False)) if dtypes.bit_width(s.aval.dtype) < 8 else s
+        for s in n.src
+    )
+    dtype, total = n.aval.dtype, np.dtype(np.int32)
+    narrow = dtypes.is_integer(dtype) and dtypes.bit_width(dtype) < 8
+    product = canonical_dot(x, y, replace(n.arg, dtype=total if narrow else dtype))
+    return UOp(Op.CAST, (product,), (dtype, False)) if narrow else product
 
 
 def _complex_dot(n: UOp) -> UOp:

@@ -80,9 +80,14 @@ class LoopKernel(Kernel):
         """One call, or two for a big reduction with few results."""
         return [
             Code(
-                k.ir_text, k.passes, k.tasks.total, k.tasks.chunk, k.scratch, (), k.cycles,
-                k.schedule,
-            )  # fmt: skip
+                k.ir_text,
+                k.passes,
+                k.tasks.total,
+                k.tasks.chunk,
+                k.scratch,
+                cycles=k.cycles,
+                actions=k.schedule,
+            )
             for k in compile_kernels(run(RANGEIFY, self.body), target, "k", self.slots)
         ]
 

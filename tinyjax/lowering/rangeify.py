@@ -103,9 +103,7 @@ class Element:
     ranges: tuple[tuple[UOp | None, ...], ...]
 
 
-def elements_of(
-    body: UOp, node: UOp, sizes: Sequence[Sequence[int]]
-) -> tuple[Element, Element]:
+def elements_of(body: UOp, node: UOp, sizes: Sequence[Sequence[int]]) -> tuple[Element, Element]:
     """An element of `node`, part of a DOT group's body: over the parts `sizes` of each axis, and
     over the axes as they are. Buffers have the slots of the group's kernel.
     """

@@ -222,13 +222,28 @@ class ScheduleError(ValueError):
     """An action that a nest does not take: another one that it needs is missing."""
 
 
+def named_loops(nest: Nest) -> dict[str, Loop]:
+    """Loops by their names in actions: r1, and r1.2, r1.3 if further loops run over the range."""
+    found: dict[str, Loop] = {}
+    times: dict[UOp, int] = {}
+    for loop in _loops(nest.lines):
+        times[loop.range] = count = times.get(loop.range, 0) + 1
+        found[f"r{loop.range.arg[0]}" + (f".{count}" if count > 1 else "")] = loop
+    return found
+
+
+def name_of(made: Schedule, loop: Loop) -> str:
+    """The name of a loop in actions."""
+    return next(name for name, x in named_loops(made.nest).items() if x is loop)
+
+
 def act(made: Schedule, action: str) -> None:
     """Apply an action, in its printed form, and note it."""
     made.actions.append(action)
     name = action.partition("(")[0]
-    loops = {f"r{x.range.arg[0]}": x for x in _loops(made.nest.lines)}
-    named = re.findall(r"\br\d+\b", action)
-    numbers = [int(n) for n in re.findall(r"\b\d+\b", action)]
+    loops = named_loops(made.nest)
+    named = re.findall(r"\br\d+(?:\.\d+)?\b", action)
+    numbers = [int(n) for n in re.findall(r"(?<![\w.])\d+\b", action)]
     if not loops.keys() >= set(named):
         raise ScheduleError(f"{action}: the nest has loops {', '.join(loops)}")
     chosen = [loops[n] for n in named]
@@ -298,7 +313,7 @@ def _loops(lines: Sequence[Line]) -> list[Loop]:
 
 
 def _vectorise(made: Schedule, loop: Loop) -> None:
-    act(made, f"vector(r{loop.range.arg[0]}, {made.lanes})")
+    act(made, f"vector({name_of(made, loop)}, {made.lanes})")
 
 
 def _weight(lines: list[Line]) -> float:
@@ -334,7 +349,7 @@ def _unroll(made: Schedule, lines: Sequence[Line]) -> None:
         if line.copies > 1:
             continue
         if copies > 1 and not _jammed(line):
-            act(made, f"unroll(r{line.range.arg[0]}, {copies})")
+            act(made, f"unroll({name_of(made, line)}, {copies})")
         if not (line.copies > 1 and inner):
             _unroll(made, inner)
 
@@ -359,8 +374,8 @@ def _as_columns(made: Schedule, loop: Loop) -> bool:
         return False
     width = max(s.aval.dtype.itemsize for f in inner.starts for s in f.src[:1])
     wide = min(COLUMN_BYTES // max(4, width), -(-loop.extent // loop.lanes) * loop.lanes)
-    act(made, f"columns(r{loop.range.arg[0]}, {wide})")
-    act(made, f"unroll(r{inner.range.arg[0]}, {COLUMN_ROWS})")
+    act(made, f"columns({name_of(made, loop)}, {wide})")
+    act(made, f"unroll({name_of(made, inner)}, {COLUMN_ROWS})")
     return True
 
 
@@ -396,7 +411,7 @@ def _transpose(made: Schedule, found: dict[int, Loop]) -> None:
     for loop in _loops(made.nest.lines):
         outer = found.get(loop.bit)
         if outer is not None and loop.lanes > 1 and outer.extent >= loop.lanes:
-            act(made, f"square(r{outer.range.arg[0]}, r{loop.range.arg[0]})")
+            act(made, f"square({name_of(made, outer)}, {name_of(made, loop)})")
 
 
 def _affordable(loop: Loop) -> int:

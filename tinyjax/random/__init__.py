@@ -1,6 +1,8 @@
 """tinyjax.random: keys and distributions with JAX's names and bits."""
 
 from tinyjax.core.source import publish_functions as _publish_functions
+from tinyjax.random.binomials import binomial as binomial
+from tinyjax.random.binomials import multinomial as multinomial
 from tinyjax.random.counts import f as f
 from tinyjax.random.counts import poisson as poisson
 from tinyjax.random.counts import triangular as triangular
@@ -42,6 +44,7 @@ from tinyjax.random.keys import clone as clone
 from tinyjax.random.keys import fold_in as fold_in
 from tinyjax.random.keys import key as key
 from tinyjax.random.keys import key_data as key_data
+from tinyjax.random.keys import key_dtype as key_dtype
 from tinyjax.random.keys import key_impl as key_impl
 from tinyjax.random.keys import split as split
 from tinyjax.random.keys import wrap_key_data as wrap_key_data

@@ -104,7 +104,14 @@ def poisson_by_rejection(data: UOp, lam: UOp, kind: Any) -> UOp:
     return b.cast(lift(while_loop(running, step, start)[0]), kind)
 
 
-def poisson(key: KeyLike, lam: RealArray, shape: Shape = None, dtype: Any = None) -> Array:
+def poisson(
+    key: KeyLike,
+    lam: RealArray,
+    shape: Shape = None,
+    dtype: Any = None,
+    *,
+    out_sharding: Any = None,
+) -> Array:
     """Poisson counts of mean lam: by products of uniforms below 10, else by rejection."""
     kind = count_dtype(dtype, "poisson")
     data, _ = data_of(key, "poisson")
@@ -121,7 +128,13 @@ def poisson(key: KeyLike, lam: RealArray, shape: Shape = None, dtype: Any = None
 
 
 def f(
-    key: KeyLike, dfnum: RealArray, dfden: RealArray, shape: Shape = None, dtype: Any = None
+    key: KeyLike,
+    dfnum: RealArray,
+    dfden: RealArray,
+    shape: Shape = None,
+    dtype: Any = None,
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """F-distributed: a ratio of chi-squared variates over their degrees of freedom."""
     kind = float_dtype(dtype, "f")
@@ -142,6 +155,8 @@ def triangular(
     right: RealArray,
     shape: Shape = None,
     dtype: Any = None,
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Density rising from `left` to `mode` and falling to `right`: by inversion."""
     kind = float_dtype(dtype, "triangular")
@@ -158,7 +173,14 @@ def triangular(
     return finish(b.where(b.lt(u, share), rising, falling))
 
 
-def wald(key: KeyLike, mean: RealArray, shape: Shape = None, dtype: Any = None) -> Array:
+def wald(
+    key: KeyLike,
+    mean: RealArray,
+    shape: Shape = None,
+    dtype: Any = None,
+    *,
+    out_sharding: Any = None,
+) -> Array:
     """Inverse Gaussian of scale 1. Source: Michael, Schucany and Haas (1976)."""
     kind = float_dtype(dtype, "wald")
     data, _ = data_of(key, "wald")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tinyjax.core import build, dtypes
 from tinyjax.core import build as b
-from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -371,13 +371,15 @@ def rademacher(
     return finish(b.sub(b.mul(b.like(sign, 2), sign), b.like(sign, 1)))
 
 
-def pareto(key: KeyLike, b_: RealArray, shape: Shape = None, dtype: Any = None) -> Array:
+def pareto(
+    key: KeyLike, b: RealArray, shape: Shape = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Array:
     """Pareto of shape parameter b."""
     kind = float_dtype(dtype, "pareto")
     data, _ = data_of(key, "pareto")
-    power = b.cast(lift(b_), kind)
+    power = build.cast(lift(b), kind)
     target = joined_shape("pareto", shape, power)
-    return finish(b.exp(b.div(exponential_node(data, target, kind), spread(power, target))))
+    return finish(build.exp(build.div(exponential_node(data, target, kind), spread(power, target))))
 
 
 def weibull_min(
@@ -392,7 +394,9 @@ def weibull_min(
     return finish(b.mul(b.pow_(exponential_node(data, target, kind), power), spread(s, target)))
 
 
-def maxwell(key: KeyLike, shape: Shape = (), dtype: Any = None) -> Array:
+def maxwell(
+    key: KeyLike, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None
+) -> Array:
     """Norm of a 3-dimensional standard normal."""
     kind = float_dtype(dtype, "maxwell")
     data, _ = data_of(key, "maxwell")
@@ -401,7 +405,14 @@ def maxwell(key: KeyLike, shape: Shape = (), dtype: Any = None) -> Array:
     return finish(b.sqrt(b.sum_(b.square(x), (len(target) - 1,))))
 
 
-def rayleigh(key: KeyLike, scale: RealArray, shape: Shape = None, dtype: Any = None) -> Array:
+def rayleigh(
+    key: KeyLike,
+    scale: RealArray,
+    shape: Shape = None,
+    dtype: Any = None,
+    *,
+    out_sharding: Any = None,
+) -> Array:
     """Rayleigh: scale sqrt(-2 log u)."""
     kind = float_dtype(dtype, "rayleigh")
     data, _ = data_of(key, "rayleigh")
@@ -418,6 +429,8 @@ def multivariate_normal(
     shape: Shape = None,
     dtype: Any = None,
     method: str = "cholesky",
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Normal vectors of a mean and covariance: mean + L z, L the Cholesky factor."""
     from tinyjax.numpy import linalg
@@ -580,6 +593,8 @@ def categorical(
     shape: Shape = None,
     replace: bool = True,
     mode: str | None = None,
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Indices drawn with probabilities softmax(logits), by the Gumbel-max trick."""
     data, _ = data_of(key, "categorical")
@@ -618,7 +633,15 @@ def categorical_unique(data: UOp, n: UOp, axis: int, target: tuple[int, ...], mo
     return finish(b.reshape(b.cast(chosen, dtypes.canonicalize_dtype(np.int64)), target))
 
 
-def ball(key: KeyLike, d: int, p: float = 2, shape: Shape = (), dtype: Any = None) -> Array:
+def ball(
+    key: KeyLike,
+    d: int,
+    p: float = 2,
+    shape: Shape = (),
+    dtype: Any = None,
+    *,
+    out_sharding: Any = None,
+) -> Array:
     """Uniform in the unit ball of the p-norm."""
     kind = float_dtype(dtype, "ball")
     data, _ = data_of(key, "ball")
@@ -631,7 +654,9 @@ def ball(key: KeyLike, d: int, p: float = 2, shape: Shape = (), dtype: Any = Non
     return finish(b.div(g, b.expand(scale, g.shape, tuple(range(len(target))))))
 
 
-def generalized_normal(key: KeyLike, p: float, shape: Shape = (), dtype: Any = None) -> Array:
+def generalized_normal(
+    key: KeyLike, p: float, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None
+) -> Array:
     """Density proportional to exp(-|x|**p)."""
     kind = float_dtype(dtype, "generalized_normal")
     data, _ = data_of(key, "generalized_normal")
@@ -704,7 +729,9 @@ def log_gamma_one(data: UOp, alpha: UOp) -> UOp:
     return b.where(zero_alpha, b.scalar(-np.inf, dtype), out)
 
 
-def loggamma(key: KeyLike, a: RealArray, shape: Shape = None, dtype: Any = None) -> Array:
+def loggamma(
+    key: KeyLike, a: RealArray, shape: Shape = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Array:
     """log of gamma variates of shape parameter a (accurate for small a).
 
     The derivative with respect to `a` is that of the inverse distribution function, by implicit
@@ -748,28 +775,43 @@ def _log_gamma_draws_jvp(primals: Any, tangents: Any) -> Any:
     return out, finish(b.mul(lift(tangents[1]), slope))
 
 
-def gamma(key: KeyLike, a: RealArray, shape: Shape = None, dtype: Any = None) -> Array:
+def gamma(
+    key: KeyLike, a: RealArray, shape: Shape = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Array:
     """Gamma variates of shape parameter a and scale 1."""
     return finish(b.exp(lift(loggamma(key, a, shape, dtype))))
 
 
 def beta(
-    key: KeyLike, a: RealArray, b_: RealArray, shape: Shape = None, dtype: Any = None
+    key: KeyLike,
+    a: RealArray,
+    b: RealArray,
+    shape: Shape = None,
+    dtype: Any = None,
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Beta variates from two gamma variates, in log space."""
     kind = float_dtype(dtype, "beta")
     data, _ = data_of(key, "beta")
-    x, y = b.cast(lift(a), kind), b.cast(lift(b_), kind)
+    x, y = build.cast(lift(a), kind), build.cast(lift(b), kind)
     target = joined_shape("beta", shape, x, y)
     k1, k2 = split2(data)
-    la = lift(loggamma(finish(k1), finish(b.broadcast(x, target)), target, kind))
-    lb = lift(loggamma(finish(k2), finish(b.broadcast(y, target)), target, kind))
-    top = b.max_(la, lb)
-    ea, eb = b.exp(b.sub(la, top)), b.exp(b.sub(lb, top))
-    return finish(b.div(ea, b.add(ea, eb)))
+    la = lift(loggamma(finish(k1), finish(build.broadcast(x, target)), target, kind))
+    lb = lift(loggamma(finish(k2), finish(build.broadcast(y, target)), target, kind))
+    top = build.max_(la, lb)
+    ea, eb = build.exp(build.sub(la, top)), build.exp(build.sub(lb, top))
+    return finish(build.div(ea, build.add(ea, eb)))
 
 
-def dirichlet(key: KeyLike, alpha: RealArray, shape: Shape = None, dtype: Any = None) -> Array:
+def dirichlet(
+    key: KeyLike,
+    alpha: RealArray,
+    shape: Shape = None,
+    dtype: Any = None,
+    *,
+    out_sharding: Any = None,
+) -> Array:
     """Dirichlet vectors: softmax of log-gamma variates."""
     kind = float_dtype(dtype, "dirichlet")
     n = b.cast(lift(alpha), kind)
@@ -785,7 +827,9 @@ def dirichlet(key: KeyLike, alpha: RealArray, shape: Shape = None, dtype: Any = 
     return finish(b.div(e, b.expand(b.sum_(e, (last,)), logs.shape, keep)))
 
 
-def chisquare(key: KeyLike, df: RealArray, shape: Shape = None, dtype: Any = None) -> Array:
+def chisquare(
+    key: KeyLike, df: RealArray, shape: Shape = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Array:
     """Chi-squared with df degrees of freedom."""
     kind = float_dtype(dtype, "chisquare")
     n = b.cast(lift(df), kind)
@@ -795,7 +839,9 @@ def chisquare(key: KeyLike, df: RealArray, shape: Shape = None, dtype: Any = Non
     return finish(b.mul(b.like(logs, 2), b.exp(logs)))
 
 
-def t(key: KeyLike, df: RealArray, shape: Shape = (), dtype: Any = None) -> Array:
+def t(
+    key: KeyLike, df: RealArray, shape: Shape = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Array:
     """Student's t with df degrees of freedom."""
     kind = float_dtype(dtype, "t")
     data, _ = data_of(key, "t")
@@ -824,7 +870,13 @@ def double_sided_maxwell(
 
 
 def orthogonal(
-    key: KeyLike, n: int, shape: Shape = (), dtype: Any = None, m: int | None = None
+    key: KeyLike,
+    n: int,
+    shape: Shape = (),
+    dtype: Any = None,
+    m: int | None = None,
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Uniform orthogonal (unitary) matrices: QR of normals, with the signs of R's diagonal taken
     out."""
@@ -848,7 +900,12 @@ def orthogonal(
 
 
 def lognormal(
-    key: KeyLike, sigma: RealArray = 1.0, shape: Shape = None, dtype: Any = None
+    key: KeyLike,
+    sigma: RealArray = 1.0,
+    shape: Shape = None,
+    dtype: Any = None,
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """exp(sigma z)."""
     kind = float_dtype(dtype, "lognormal")
@@ -858,7 +915,9 @@ def lognormal(
     return finish(b.exp(b.mul(normal_node(data, target, kind), spread(s, target))))
 
 
-def geometric(key: KeyLike, p: RealArray, shape: Shape = None, dtype: Any = None) -> Array:
+def geometric(
+    key: KeyLike, p: RealArray, shape: Shape = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Array:
     """Trials up to the first success: floor(log u / log(1 - p)) + 1."""
     kind = (
         dtypes.canonicalize_dtype(np.int64)

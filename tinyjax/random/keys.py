@@ -62,6 +62,18 @@ def resolve_impl(impl: Any) -> dtypes.KeyDType:
     return of
 
 
+def key_dtype(impl_spec: Any = None) -> dtypes.KeyDType:
+    """The dtype of keys of a PRNG implementation (the configured one by default)."""
+    return resolve_impl(impl_spec)
+
+
+def chosen(name: str, impl: Any, dtype: Any) -> Any:
+    """The implementation that one of two arguments names."""
+    if impl is not None and dtype is not None:
+        raise ValueError(f"Cannot specify both `impl` and `dtype` arguments to jax.random.{name}")
+    return impl if dtype is None else dtype
+
+
 def seed_data(seed: Any) -> UOp:
     """Key data of an integer seed: its high and low 32 bits."""
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
@@ -96,8 +108,9 @@ def seed_data(seed: Any) -> UOp:
     return b.concat([b.reshape(high, (1,)), b.reshape(low, (1,))], 0)
 
 
-def key(seed: Any, *, impl: Any = None) -> Array:
+def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Array:
     """A typed key (an array of dtype `key<fry>`) from an integer seed."""
+    impl = chosen("key", impl, dtype)
     return finish(UOp(Op.KEY_WRAP, (seed_data(seed),), resolve_impl(impl)))
 
 
@@ -183,8 +196,9 @@ def key_data(keys: KeyLike) -> Array:
     return finish(UOp(Op.KEY_UNWRAP, (n,)) if dtypes.is_key(n.dtype) else n)
 
 
-def wrap_key_data(key_bits_array: Any, *, impl: Any = None) -> Array:
+def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Array:
     """Typed keys from uint32 data."""
+    impl = chosen("wrap_key_data", impl, dtype)
     return finish(UOp(Op.KEY_WRAP, (lift(key_bits_array),), resolve_impl(impl)))
 
 
