@@ -209,6 +209,17 @@ def test_a_product_of_one_complex_number_starts_from_one(dtype):
     assert np.isnan(found.real).tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_a_sum_of_equal_complex_numbers_is_added_up_part_by_part(dtype):
+    """Seed 702085: three times infinity was inf * (3 + 0j), which has a NaN."""
+    args = [np.array([complex(np.inf, -0.0), 1 - 2j, complex(0, -np.inf), 0], dtype)]
+    (x,) = parameters(*args)
+    copies = UOp(Op.CONCAT, (x, x, x), 0)
+    total, rows = agree(B.sum_(copies, [0]), B.sum_(B.expand(x, (4, 3), (0,)), [1]), args=args)
+    np.testing.assert_array_equal(rows, [np.inf, 3 - 6j, complex(0, -np.inf), 0])
+    assert total == complex(np.inf, -np.inf)
+
+
 @pytest.mark.parametrize("dtype", ["float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"])
 def test_a_nan_of_either_sign_becomes_one_zero_in_formats_without_nan(dtype):
     """Seed 35894: the zero had the sign that libm's or the compiler's NaN happened not to have."""

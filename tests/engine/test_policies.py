@@ -142,3 +142,17 @@ def test_names_that_are_both_saved_and_offloaded_are_refused():
         offload_dst="pinned_host",
     )
     raises(case)
+
+
+def test_policies_see_into_jitted_functions():
+    inner = tinyjax.jit(lambda w, x: ad_checkpoint.checkpoint_name(jnp.sin(x @ w), "inner"))
+    f = lambda w, x: jnp.sum(jnp.exp(tinyjax.jit(inner)(w, x)))
+    cases = ((P.dots_saveable, "dot_general"), (P.save_only_these_names("inner"), "'inner'"))
+    for policy, want in cases:
+        wrapped = tinyjax.checkpoint(f, policy=policy)
+        found = [s for _, s in ad_checkpoint.saved_residuals(wrapped, W, X) if "argument" not in s]
+        assert len(found) == 1 and want in found[0]
+        for got, of in zip(
+            tinyjax.grad(wrapped, (0, 1))(W, X), tinyjax.grad(f, (0, 1))(W, X), strict=True
+        ):
+            np.testing.assert_allclose(got, of, rtol=1e-5)

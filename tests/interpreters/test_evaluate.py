@@ -407,6 +407,13 @@ def test_complex_sign_and_pow_agree_with_jax_on_finite_values():
     np.testing.assert_allclose(run(Op.POW, x, y), ref(lax.pow, x, y), rtol=1e-4, atol=1e-6)
 
 
+def test_values_at_the_ends_of_the_range_are_not_lost_to_an_overflow_on_the_way():
+    most = np.finfo(np.float64).max
+    np.testing.assert_array_equal(run(Op.LGAMMA, np.array([-most, -1e300])), np.inf)
+    root = np.sqrt(0.5)
+    np.testing.assert_allclose(run(Op.SIGN, np.array([complex(-most, most)])), complex(-root, root))
+
+
 def test_complex_product_of_finite_values_agrees_with_jax():
     z = edges("complex64")
     z = z[np.isfinite(z)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +20,7 @@ from tinyjax.interpreters.evaluate import evaluate_body
 from tinyjax.lowering import program
 from tinyjax.lowering.program import Lowered, lower
 from tinyjax.lowering.target import host
+from tinyjax.runtime import cpu, loader
 
 Array = np.ndarray[Any, Any]
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -302,3 +305,52 @@ def test_narrow_convolutions_multiply_in_groups(dtype: Any) -> None:
         near(run(low, args)[0], want, 2**-7)
     else:
         np.testing.assert_array_equal(run(low, args)[0], want.astype(np.int64).astype(np.int8))
+
+
+# ------------------------------------------------------------------------------- other processors
+
+LEVELS = {
+    "x86-64-v4": {},
+    "x86-64-v3": {"vector_bytes": 32, "registers": 16, "masks": False},
+    "x86-64": {"vector_bytes": 16, "registers": 16, "masks": False, "fma": False, "half": False},
+}
+CALLED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+def run_for(level: str, low: Lowered, args: list[Array]) -> Array:
+    """The only kernel, compiled for another processor, chunk by chunk."""
+    (kernel,) = low.kernels
+    target = replace(host(), cpu=level, features="", **LEVELS[level])
+    out = np.zeros(low.plan.outputs[0].aval.shape, low.plan.outputs[0].aval.dtype)
+    codes = kernel.codes(target)
+    scratch = [np.zeros(n + 64, np.uint8) for n in codes[0].scratch]
+    places = [a.ctypes.data + -a.ctypes.data % 64 for a in scratch]
+    for code in codes:
+        params = np.array(code.params, np.int64)
+        pointers = [out.ctypes.data, *(a.ctypes.data for a in args), *places, params.ctypes.data]
+        slots = np.array(pointers, np.uint64)
+        name = re.search(r"define void @(\w+)\(", code.ir_text)[1]
+        data = cpu.compile_ir(code.ir_text, name, cpu=level, allowed={*cpu.KERNEL_SYMBOLS, "fmaf"})
+        loaded = loader.load(data, [name], {*cpu.KERNEL_SYMBOLS, "fmaf"})
+        for lo in range(0, code.total, code.chunk):
+            hi = min(lo + code.chunk, code.total)
+            CALLED(loaded.addresses[name])(slots.ctypes.data, None, lo, hi)
+    return out
+
+
+@pytest.mark.skipif("x86_64" not in host().triple, reason="needs an x86-64 processor")
+@pytest.mark.parametrize("level", LEVELS)
+def test_expressions_are_packed_on_processors_with_shorter_vectors(level: str) -> None:
+    if LEVELS[level].get("vector_bytes", 64) > host().vector_bytes:
+        pytest.skip("this processor has shorter vectors itself")
+    for channels in (3, 6, 32):
+        x, w = arg(0, (2, 11, 9, channels)), arg(1, (3, 2, channels, 20))
+        args = [normal(0, *x.shape), normal(1, *w.shape)]
+        low = compiled(convolution(x, w, (1, 1), (1, 1), 1), inputs=2)
+        near(run_for(level, low, args), reference(*args, (1, 1), (1, 1), 1))
+    x, w = arg(0, (40, 600)), arg(1, (600, 35))
+    product = B.dot(B.mul(x, scalar(0.1)), B.flip(w, (0,)), ((1,), (0,)))
+    args = [normal(0, 40, 600), normal(1, 600, 35)]
+    want = np.maximum((args[0] * 0.1).astype(np.float64) @ args[1][::-1] + 1, 0)
+    tail = B.max_(B.add(product, scalar(1.0)), scalar(0.0))
+    near(run_for(level, compiled(tail, inputs=2), args), want)

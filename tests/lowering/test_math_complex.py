@@ -203,6 +203,13 @@ def test_extreme_operands_neither_overflow_nor_vanish(dtype: Any) -> None:
     close("SQRT", [-big, big * small], [0.5 * math.sqrt(big) * small, math.sqrt(big)])
     close("LOG", [big, big], [math.log(big) + 0.5 * math.log(2), math.pi / 4])
     close("SIGN", [big, -big], [math.sqrt(0.5), -math.sqrt(0.5)])
+    # The largest of all: |z| is out of range, its root and direction are not.
+    most = float(info.max)
+    far, near = (math.sqrt((math.sqrt(2) + side) / 2) for side in (1, -1))
+    close("SIGN", [-most, most], [-math.sqrt(0.5), math.sqrt(0.5)])
+    close("SQRT", [most, most], [math.sqrt(most) * far, math.sqrt(most) * near])
+    inverse = math.sqrt(0.5) / math.sqrt(most)
+    close("RSQRT", [most, most], [inverse * far, -inverse * near])
     x = math.log(float(info.max)) + 3  # e**x overflows, e**x * sin(0.01) does not
     close("EXP", [x, dtype(0.01) - math.pi / 2], _exp_parts(dtype, x, dtype(0.01) - math.pi / 2))
 

@@ -7,7 +7,7 @@ memory, nodes of outer traces) becomes further arguments, never constants. `inli
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -249,6 +249,24 @@ def open_vars(body: UOp, avals: Sequence[Any]) -> tuple[list[UOp], list[UOp]]:
     """`body` over fresh unbound variables of these avals: (variables, outputs). For graph rewrites."""
     variables = [fresh_var(a) for a in avals]
     return variables, open_body(body, variables)
+
+
+def open_calls(outputs: Sequence[UOp], which: Callable[[Any], bool]) -> list[UOp]:
+    """The outputs with calls, those inside of them too, replaced by what they compute.
+
+    `which(info)` says of which calls; the bodies of loops and branches are left as they are.
+    """
+    roots = list(outputs)
+    while any(n.op is Op.CALL and which(n.arg) for n in toposort(roots)):
+        new: dict[UOp, UOp] = {}
+        for node in toposort(roots):
+            src = tuple(new.get(s, s) for s in node.src)
+            if node.op is Op.CALL and which(node.arg):
+                new[node] = tuple_of(open_body(src[0], src[1:]))
+            else:
+                new[node] = _rebuild(node, src)
+        roots = [new[r] for r in roots]
+    return roots
 
 
 def fresh_var(of: Any) -> UOp:

@@ -24,7 +24,7 @@ from typing import Any
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval
-from tinyjax.core.body import fresh_var, open_body, reclose
+from tinyjax.core.body import fresh_var, open_body, open_calls, reclose
 from tinyjax.core.infos import ScanInfo, WhileInfo
 from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import UOp, Var, get, results, toposort, tuple_of
@@ -235,26 +235,6 @@ def forward_rule(node: UOp, dots: Sequence[Tangent]) -> Any:
 # --- bodies -----------------------------------------------------------------------------------------------
 
 
-def opened(outputs: Sequence[UOp]) -> list[UOp]:
-    """The outputs with all calls replaced by what they compute."""
-    new: dict[UOp, UOp] = {}
-    roots = list(outputs)
-    while True:
-        calls = [n for n in toposort(roots) if n.op is Op.CALL]
-        if not calls:
-            return roots
-        new = {}
-        for node in toposort(roots):
-            src = tuple(new.get(s, s) for s in node.src)
-            if node.op is Op.CALL:
-                new[node] = tuple_of(open_body(src[0], src[1:]))
-            elif node.op is Op.GETTUPLE:
-                new[node] = get(src[0], node.arg)
-            else:
-                new[node] = node.with_src(src)
-        roots = [new[r] for r in roots]
-
-
 class Layout:
     """Values and their coefficients as one flat list: each value, then its coefficients if inexact.
 
@@ -401,7 +381,7 @@ def jet(
     """Outputs and their coefficients 1 to `order`, given those of variables."""
     series = Series(inputs, order)
     new: dict[UOp, UOp] = {}
-    outputs = opened(outputs)
+    outputs = open_calls(outputs, lambda info: True)
     for node in toposort(outputs, keep=series.depends):
         if node.op is Op.VAR:
             continue

@@ -18,7 +18,7 @@ from typing import Any
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval
-from tinyjax.core.body import fresh_id, fresh_var, open_body, open_vars, reclose
+from tinyjax.core.body import fresh_id, fresh_var, open_body, open_calls, open_vars, reclose
 from tinyjax.core.composites import KIND
 from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo, each_backward, nonzero
 from tinyjax.core.ops import Op
@@ -204,6 +204,11 @@ def linearize_call(
     if found is not None:
         return found  # type: ignore[no-any-return]
     choose = (lambda parts, _: checkpoint_residuals(parts, info.policy)) if remat else None
+    own = body
+    if remat and info.policy is not None:  # a policy speaks of what jitted functions compute, too
+        variables, outs = open_vars(body, avals)
+        opened = open_calls(outs, lambda inner: inner.kind == "jit" and inner.rule is None)
+        body = body if opened == outs else reclose(opened, variables)
     parts = take_apart(body, avals, active, choose, info)
     if composite == "attention" and len(parts.outputs) == 1:
         parts.residuals = attention_residuals(parts) or parts.residuals
@@ -231,7 +236,7 @@ def linearize_call(
         tuple(t is not None for t in parts.out_tangents),
         parts.grows,
     )
-    body.derived[key] = out
+    own.derived[key] = out
     return out
 
 

@@ -202,8 +202,10 @@ def lgamma(x: Array) -> Array:
     if left.any():
         z = x[left]
         tiny = np.abs(z) < 1e-17  # 1 - z is 1, and pi / sin(pi z) is 1 / z
-        reflected = np.log(math.pi / sin_pi(z)) - y[left]
-        y[left] = np.where(np.isinf(z), math.inf, np.where(tiny, -np.log(np.abs(z)), reflected))
+        sine = sin_pi(z)
+        pole = np.isinf(z) | (sine == 0)  # the largest have an infinite y as well
+        reflected = np.log(math.pi / sine) - y[left]
+        y[left] = np.where(pole, math.inf, np.where(tiny, -np.log(np.abs(z)), reflected))
     return y
 
 

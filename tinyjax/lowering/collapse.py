@@ -68,6 +68,9 @@ def without_minus_zero(value: UOp) -> UOp:
 def times(value: UOp, count: UOp) -> UOp:
     """value added up `count` >= 0 times, `count` an int64 scalar; nothing at all is +0."""
     dtype = value.aval.dtype
+    if dtypes.is_complex(dtype):  # part by part: inf * (n + 0j) has a NaN that a sum has not
+        parts = (times(UOp(op, (value,)), count) for op in (Op.REAL, Op.IMAG))
+        return UOp(Op.COMPLEX, tuple(parts))
     factor = count if dtype == INT64 else UOp(Op.CAST, (count,), (dtype, False))
     if count.op is Op.CONST:
         factor = const(const_value(count), dtype)

@@ -67,10 +67,11 @@ def swap(z: Complex) -> Complex:
 # Modulus, division, square root.
 
 RESCALE = {
-    32: (2.0**-50, 2.0**90, 2.0**62, 2.0**-64),
-    64: (2.0**-450, 2.0**600, 2.0**510, 2.0**-512),
+    32: (2.0**-50, 2.0**90, 2.0**62, 2.0**-66),
+    64: (2.0**-450, 2.0**600, 2.0**510, 2.0**-514),
 }
-"""Below the first, scale by the second; above the third, by the fourth: squares are then safe."""
+"""Below the first, scale by the second; above the third, by the fourth: sums of two squares are
+then safe."""
 
 
 def scale_of(m: Num) -> tuple[Num, Num]:
