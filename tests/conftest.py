@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import sys
 import tempfile
 
 import hypothesis
@@ -25,3 +27,12 @@ if CACHE_VARIABLE not in os.environ:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if folder_made_here is not None:
         shutil.rmtree(folder_made_here, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def oracle_forgets():
+    """JAX keeps all it ever compiled: gigabytes over a run."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()

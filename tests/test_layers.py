@@ -60,6 +60,17 @@ def test_nothing_imports_the_oracle():
         assert not roots & {"jax", "jaxlib", "torch", "tinygrad"}, path
 
 
+def test_an_import_inside_a_function_says_why():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text()
+        lines = text.splitlines()
+        functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
+        for node in [n for f in functions for n in ast.walk(f)]:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                near = lines[node.lineno - 2 : node.lineno]  # the line, or the one before it
+                assert any("#" in line for line in near), f"{path}:{node.lineno}"
+
+
 def test_the_reader_of_imports_sees_every_form(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path / "tinyjax")
     folder = tmp_path / "tinyjax" / "core"

@@ -42,12 +42,14 @@ def segments(
     data: Any,
     segment_ids: Any,
     num_segments: int | None,
-    indices_are_sorted: bool,
-    unique_indices: bool,
+    known: tuple[bool, bool],
     bucket_size: int | None,
     mode: Any,
 ) -> Array:
-    """One reduction; with buckets one per run of rows, which are then reduced."""
+    """One reduction; with buckets one per run of rows, which are then reduced.
+
+    `known` of the ids: whether they are sorted, and whether they are unique.
+    """
     data, ids = jnp.asarray(data), jnp.asarray(segment_ids)
     if num_segments is None:
         try:
@@ -60,8 +62,8 @@ def segments(
     if num_segments < 0:
         raise ValueError("num_segments must be non-negative.")
     options: dict[str, Any] = {
-        "indices_are_sorted": indices_are_sorted and bucket_size is None,
-        "unique_indices": unique_indices,
+        "indices_are_sorted": known[0] and bucket_size is None,
+        "unique_indices": known[1],
         "mode": "drop" if mode is None else mode,
         "wrap_negative_indices": False,
     }
@@ -89,16 +91,8 @@ def segment_sum(
     `num_segments` is by default the greatest id plus one, and must be given while tracing.
     `bucket_size` sums runs of that many rows apart first, for accuracy. Cost: O(data.size).
     """
-    return segments(
-        "add",
-        data,
-        segment_ids,
-        num_segments,
-        indices_are_sorted,
-        unique_indices,
-        bucket_size,
-        mode,
-    )
+    known = indices_are_sorted, unique_indices
+    return segments("add", data, segment_ids, num_segments, known, bucket_size, mode)
 
 
 def segment_prod(
@@ -111,16 +105,8 @@ def segment_prod(
     mode: Any = None,
 ) -> Array:
     """Products of rows by segment; see `segment_sum`."""
-    return segments(
-        "mul",
-        data,
-        segment_ids,
-        num_segments,
-        indices_are_sorted,
-        unique_indices,
-        bucket_size,
-        mode,
-    )
+    known = indices_are_sorted, unique_indices
+    return segments("mul", data, segment_ids, num_segments, known, bucket_size, mode)
 
 
 def segment_max(
@@ -133,16 +119,8 @@ def segment_max(
     mode: Any = None,
 ) -> Array:
     """Maxima of rows by segment; see `segment_sum`."""
-    return segments(
-        "max",
-        data,
-        segment_ids,
-        num_segments,
-        indices_are_sorted,
-        unique_indices,
-        bucket_size,
-        mode,
-    )
+    known = indices_are_sorted, unique_indices
+    return segments("max", data, segment_ids, num_segments, known, bucket_size, mode)
 
 
 def segment_min(
@@ -155,16 +133,8 @@ def segment_min(
     mode: Any = None,
 ) -> Array:
     """Minima of rows by segment; see `segment_sum`."""
-    return segments(
-        "min",
-        data,
-        segment_ids,
-        num_segments,
-        indices_are_sorted,
-        unique_indices,
-        bucket_size,
-        mode,
-    )
+    known = indices_are_sorted, unique_indices
+    return segments("min", data, segment_ids, num_segments, known, bucket_size, mode)
 
 
 _publish_functions(globals())

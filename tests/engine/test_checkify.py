@@ -165,6 +165,7 @@ def checking_an_error_again(J, C):
 
 def texts(J, C, run):
     """Messages instead of errors (JAX's end in a space or not)."""
+
     def flat(x):
         if isinstance(x, C.Error):
             text = x.get()

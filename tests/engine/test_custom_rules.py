@@ -419,3 +419,46 @@ def test_an_active_capture_raises_and_is_never_zero(stage, kind, argument):
 def test_a_capture_behind_stop_gradient_is_allowed(stage, kind):
     loss = stage(lambda s: with_rule(kind, tinyjax.lax.stop_gradient(s))(s))
     assert float(tinyjax.grad(loss)(3.0)) == 1.0
+
+
+@pytest.mark.parametrize("stage", ["eager", "jit", "vmap", "scan", "checkpoint"])
+def test_python_numbers_among_residuals_stay_numbers(stage):
+    """Users keep shapes and flags there; bwd makes shapes of them and branches on them."""
+
+    def gradient(J):
+        @J.custom_vjp
+        def pick(x, i):
+            return x[i]
+
+        def fwd(x, i):
+            return x[i], {"shape": x.shape, "index": i, "double": True, "nothing": None}
+
+        def bwd(held, ct):
+            factor = 2.5 if held["double"] else 0.0
+            return J.numpy.zeros(held["shape"]).at[held["index"]].set(ct * factor), None
+
+        pick.defvjp(fwd, bwd)
+        x, two = J.numpy.arange(4.0), J.numpy.array([1, 3])
+        if stage == "vmap":
+            return J.jit(J.vmap(J.grad(pick), (None, 0)))(x, two)
+        if stage == "scan":
+            step = lambda x: J.lax.scan(lambda c, i: (c + pick(x, i), None), 0.0, two)[0]
+            return J.grad(step)(x)
+        wrap = {"eager": lambda f: f, "jit": J.jit, "checkpoint": J.checkpoint}[stage]
+        return J.grad(lambda x: wrap(pick)(x, 1))(x)
+
+    np.testing.assert_array_equal(gradient(tinyjax), gradient(jax))
+
+
+def test_keyword_only_parameters_keep_their_defaults():
+    def results(J):
+        @J.custom_jvp
+        def power(x, *, n=2):
+            return x**n
+
+        power.defjvp(lambda primals, tangents: (primals[0] ** 2, 7 * tangents[0]))
+        with pytest.raises(TypeError, match="could not be resolved to positions"):
+            power(2.0, n=3)
+        return float(power(3.0)), float(J.grad(power)(3.0))
+
+    assert results(tinyjax) == results(jax) == (9.0, 7.0)

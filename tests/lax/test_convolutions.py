@@ -73,3 +73,44 @@ def test_the_gradient_of_a_convolution_is_two_contractions_of_windows():
     text = str(tinyjax.make_jaxpr(tinyjax.grad(loss, argnums=(0, 1)))(x, w))
     assert text.count("= dot[") == 2 and "slice" not in text
     assert text.count("= window[") == 4  # of x for the weights, of the cotangent for the input
+
+
+WRONG = {
+    "strides": {"window_strides": (1, 1)},
+    "pads": {"padding": [(0, 0), (0, 0)]},
+    "name of padding": {"padding": "BOGUS"},
+    "zero dilation of the kernel": {"rhs_dilation": (0,)},
+    "zero dilation of the input": {"lhs_dilation": (0,)},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_windows_raise_what_jax_raises(name):
+    x, w = np.ones((1, 2, 5), np.float32), np.ones((3, 2, 3), np.float32)
+    options = {"window_strides": (1,), "padding": [(0, 0)], **WRONG[name]}
+    with pytest.raises(Exception) as expected:
+        jax.lax.conv_general_dilated(x, w, **options)
+    with pytest.raises(expected.type):
+        tinyjax.lax.conv_general_dilated(x, w, **options)
+
+
+@pytest.mark.parametrize("name", ["window_strides", "lhs_dilation", "rhs_dilation"])
+@pytest.mark.parametrize("numbers", [(0,), (1, 1)])
+def test_strides_and_dilations_are_positive_and_one_for_each_axis(name, numbers):
+    x, w = np.ones((1, 2, 5), np.float32), np.ones((3, 2, 3), np.float32)
+    options = {"window_strides": (1,), "padding": "VALID", name: numbers}
+    with pytest.raises((TypeError, ValueError), match=name):
+        tinyjax.lax.conv_general_dilated(x, w, **options)
+
+
+def test_windows_of_a_reduction_are_one_for_each_axis():
+    for J in (jax, tinyjax):
+        with pytest.raises(TypeError, match="window_dimensions"):
+            J.lax.reduce_window(J.numpy.ones((2, 5)), 0.0, J.lax.add, (2,), (1, 1), "SAME")
+
+
+@pytest.mark.parametrize("config", [[(-9, 0, 0), (0, 0, 0)], [(0, 0, -1), (0, 0, 0)], [(0, 0, 0)]])
+def test_impossible_padding_is_a_value_error(config):
+    for J in (jax, tinyjax):
+        with pytest.raises(ValueError, match="pad"):
+            J.lax.pad(J.numpy.ones((2, 3)), 1.0, config)

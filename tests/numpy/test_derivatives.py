@@ -183,3 +183,18 @@ def test_gradients_at_singular_points_are_those_of_jax() -> None:
         singular = np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [1.0, 0.0, 1.0]])
         cofactors = tinyjax.grad(lambda x: np.linalg.det(np.kron(np.eye(2), x)[:4, :4]))(singular)
     assert numpy.isfinite(numpy.asarray(cofactors)).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,)])
+def test_sorting_nothing_has_a_gradient(shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape)
+    for f in (np.sort, lambda x: np.sort(x, axis=0), lambda x: tinyjax.lax.sort([x, x])[1]):
+        for run in (lambda g: g, tinyjax.jit):
+            assert run(tinyjax.grad(lambda x, f=f: f(x).sum()))(x).shape == shape
+    y, dy = tinyjax.jvp(lambda x: tinyjax.lax.top_k(x, 0)[0], (x,), (x,))
+    assert y.shape == dy.shape == (*shape[:-1], 0)
+
+
+def test_a_power_of_booleans_is_not_weakly_typed() -> None:
+    y = np.power(np.array([True, False]), 2)
+    assert y.dtype == np.int32 and not y.weak_type

@@ -38,6 +38,11 @@ EXACT: dict[str, Case] = {
     "randint": lambda J: J.random.randint(J.random.key(0), (10,), 0, 7),
     "randint wide": lambda J: J.random.randint(J.random.key(0), (4,), -(2**31), 2**31 - 1),
     "randint u8": lambda J: J.random.randint(J.random.key(0), (10,), 0, 256, np.uint8),
+    "randint of few bits": lambda J: [
+        J.random.randint(J.random.key(0), (40,), low, high, kind)
+        for kind in (np.int8, np.uint8, np.int16, np.uint16)
+        for low, high in ((0, 100), (-5, 255), (-(10**6), 10**6), (9, 9), (7, np.int8([3] * 40)))
+    ],
     "randint arrays": lambda J: J.random.randint(J.random.key(0), (3,), np.int32([0, 5, 9]), 10),
     "bernoulli": lambda J: J.random.bernoulli(J.random.key(0), P, (4, 3)),
     "bernoulli high": lambda J: J.random.bernoulli(J.random.key(0), P, (4, 3), mode="high"),

@@ -1,8 +1,8 @@
 """Interval arithmetic of integers and bools: the span of a result from the spans of its operands.
 
-A span is `(least, greatest)`, inclusive, in Python integers. `span_of` is exact about overflow:
-a result that could leave its dtype may have wrapped, so it spans the whole type. `unwrapped`
-gives the span before wrapping, by which callers decide whether a value is what mathematics says.
+A span is `(least, greatest)`, inclusive, in Python integers. `unwrapped` gives that of a result
+before wrapping: one that leaves its dtype may have wrapped, so callers then take the span of the
+whole dtype, and know that the value is not what mathematics says.
 
 Reference: Moore, "Interval Analysis" (1966); the bit rules follow Warren, "Hacker's Delight", 4-3.
 """

@@ -1,6 +1,6 @@
 """The closed op set. One enum entry per op: its meaning, the stages it may appear in, its arity.
 
-Stages (DESIGN 4): J = jaxpr (tensor ops, calls, control flow; pure), K = kernel (ranges, index,
+Stages: J = jaxpr (tensor ops, calls, control flow; pure), K = kernel (ranges, index,
 load, store), P = program (an ordered list of scalar or vector operations).
 
 Conventions every rule relies on:

@@ -508,7 +508,7 @@ def html_lines(body: _Body) -> str:
             words = (
                 f"<a style='{style}' href='{html.escape(link)}'># {words}</a>"
                 if link
-                else (f"# {words}")
+                else f"# {words}"
             )
             text += f"  <span style='opacity:0.6'>{words}</span>"
         out.append(text)

@@ -164,9 +164,9 @@ class RewriteLog:
 
 
 def _html_line(line: str) -> str:
-    kind = {"-": "b", "+": "a"}.get(line[:1], "")
     import html  # only for people who look
 
+    kind = {"-": "b", "+": "a"}.get(line[:1], "")
     text = html.escape(line)
     return f"<code class='{kind}'>{text}</code>\n" if kind else f"{text}\n"
 

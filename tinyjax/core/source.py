@@ -496,8 +496,9 @@ def publish_functions(namespace: dict[str, Any]) -> None:
     """Make the functions of a public module boundaries (`globals()` at its end).
 
     Those are what `__all__` lists; without it, all that a package re-exports, or what a module
-    defines. Where they are re-exported, ours call each other past the boundaries. Pickle finds a function by module and name, so these become the
-    public ones. Cost: 0.1 µs a call, 1 µs a function at import.
+    defines. Where they are re-exported, ours call each other past the boundaries. Pickle finds a
+    function by module and name, so these become the public ones. Cost: 0.1 µs a call, 1 µs a
+    function at import.
     """
     module, listed = namespace["__name__"], namespace.get("__all__")
     made: dict[Any, Any] = {}

@@ -43,8 +43,6 @@ from tinyjax.core.treematch import (
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
-PyTree = Any
-Leaf = Any
 KeyEntry = TypeVar("KeyEntry", bound=Hashable)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from tinyjax.core import sites
 from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval
+from tinyjax.core.dtypes import is_inexact
 from tinyjax.core.ops import BODIES, Op, num_bodies
 
 
@@ -316,8 +317,6 @@ def active(node: UOp) -> frozenset[Any]:
     """
     if node._active is not None:
         return node._active  # type: ignore[no-any-return]
-    from tinyjax.core.dtypes import is_inexact
-
     for n in toposort([node], keep=lambda m: m._active is None, bodies=True):
         found: frozenset[Any] = NO_VARS
         of = n.aval

@@ -1,4 +1,4 @@
-"""What must hold of a graph at each stage (DESIGN 4). Run between passes in tests, or always with
+"""What must hold of a graph at each stage. Run between passes in tests, or always with
 the option `tinyjax_verify`. A violation is a bug of the pass before, so it is an InvariantError.
 
 `verify(graph, stage, pass_name)` is the entry: a body (TUPLE) at stage "jaxpr", a SINK at

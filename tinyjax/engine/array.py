@@ -389,7 +389,7 @@ class Array:
         return format(repr(self) if self.is_tracer else str(self), spec)
 
     def __repr__(self) -> str:
-        from tinyjax.engine.display import array_repr
+        from tinyjax.engine.display import array_repr  # only for people who look
 
         return array_repr(self)
 
@@ -404,7 +404,7 @@ class Array:
         return unbound(node) is not None or (not node.free and state.staging > 0)
 
     def _repr_html_(self) -> str:
-        from tinyjax.engine.display import array_html
+        from tinyjax.engine.display import array_html  # only for people who look
 
         return array_html(self)
 
@@ -418,7 +418,7 @@ class Array:
         return Array.from_buffer(Buffer(self._value.copy(), self.aval))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from tinyjax.engine.values import from_pickle
+        from tinyjax.engine.values import from_pickle  # it stands on this file
 
         if dtypes.is_key(self.aval.dtype):
             return from_pickle, (self._value, self.aval.dtype, self.aval.weak_type)
@@ -449,7 +449,7 @@ class Array:
         return True
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
-        from tinyjax.engine.dlpack import export
+        from tinyjax.engine.dlpack import export  # it stands on this file
 
         return export(self, stream, **options)
 

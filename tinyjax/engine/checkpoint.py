@@ -21,7 +21,8 @@ from tinyjax.engine.calls import apply_call
 from tinyjax.engine.custom_rules import positions
 from tinyjax.engine.derivatives import lift_leaves, vjp
 from tinyjax.engine.policies import Policy, checkpoint_policies, node_policy
-from tinyjax.engine.tracing import argument_paths, name_of, stage_cached
+from tinyjax.engine.stages import make_jaxpr
+from tinyjax.engine.tracing import argument_paths, name_of, stage_cached, with_fixed
 from tinyjax.engine.values import finish
 
 
@@ -69,16 +70,11 @@ def checkpoint(
 
         nodes, tree = lift_leaves((dynamic, rest), paths, "arguments of a checkpointed function")
 
-        def run(*moving: Any, **named: Any) -> Any:
-            it = iter(moving)
-            full = (fixed[i] if i in fixed else next(it) for i in range(len(args)))
-            return fun(*full, **named, **fixed_names)
-
         avals = tuple(n.aval for n in nodes)
         statics = (tuple(sorted(fixed.items())), tuple(sorted(fixed_names.items())))
         partial = bool(fixed or fixed_names)
         traced = stage_cached(
-            run if partial else fun,
+            with_fixed(fun, {**fixed, **fixed_names}, len(args)) if partial else fun,
             tree,
             avals,
             "checkpoint",
@@ -113,7 +109,6 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
     Nothing is computed. An equal value that is kept twice is listed once.
     """
     from tinyjax.engine.jaxprs import Literal  # only for people who look
-    from tinyjax.engine.stages import make_jaxpr
 
     leaves, tree = tree_flatten((args, kwargs))
 

@@ -9,18 +9,13 @@ and `grad(vmap(f))` compute, to any order.
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
-from tinyjax.core.body import (
-    close,
-    fresh_var,
-    open_body,
-    outer_variables,
-    reclose,
-)
+from tinyjax.core.body import close, fresh_var, open_body, outer_variables, reclose
 from tinyjax.core.infos import CallInfo, CustomLinInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary
@@ -42,7 +37,7 @@ from tinyjax.interpreters.transpose import transposed_body
 Flags = tuple[bool, ...]
 
 
-class BatchingRule:
+class BatchingRule(ABC):
     """What a CALL does under vmap instead of batching its body; and how that is differentiated.
 
     `body` is the function of one example. `batched` returns a closed body over the arguments, those
@@ -63,9 +58,9 @@ class BatchingRule:
             self._made[key] = self.make_batched(list(avals), tuple(flags), size)
         return self._made[key]  # type: ignore[no-any-return]
 
+    @abstractmethod
     def make_batched(self, avals: list[Aval], flags: Flags, size: int) -> tuple[UOp, Flags]:
         """`batched`, made anew."""
-        raise NotImplementedError
 
     def call(self, args: Sequence[UOp]) -> UOp:
         """The function applied."""

@@ -130,6 +130,19 @@ def inexact_of(avals: Sequence[Aval]) -> list[Aval]:
     return [avals[i] for i in inexact_positions(avals)]
 
 
+@dataclass(frozen=True, slots=True)
+class ResidualTree:
+    """The tree of a fwd's residuals; its Python numbers (sizes, flags) reach bwd as they are."""
+
+    tree: PyTreeDef
+    numbers: tuple[bool | int | float | complex | None, ...]  # None where a leaf is an array
+
+    def unflatten(self, arrays: Sequence[Array]) -> Any:
+        """The residuals, from those that are arrays."""
+        given = iter(arrays)
+        return tree_unflatten(self.tree, [next(given) if n is None else n for n in self.numbers])
+
+
 @dataclass(slots=True)
 class Application:
     """One application of a function with custom rules: the rules, and how arguments are laid out.
@@ -228,7 +241,7 @@ class Application:
 
     def fwd(
         self, nodes: Sequence[UOp], zero: Flags
-    ) -> tuple[list[UOp], list[UOp], PyTreeDef, PyTreeDef]:
+    ) -> tuple[list[UOp], list[UOp], PyTreeDef, ResidualTree]:
         """The user's fwd: outputs, residuals, and the trees of both."""
         assert self.owner.vjp_rule is not None
         rule = self.owner.vjp_rule[0]
@@ -243,12 +256,17 @@ class Application:
         outs, out_tree = output_nodes(value, rule, "custom_vjp")
         self.check_outputs(rule, outs, out_tree, "VJP fwd")
         held, held_tree = output_nodes(residuals, rule, "custom_vjp residuals")
-        return outs, held, out_tree, held_tree
+        numbers = tuple(
+            x if type(x) in (bool, int, float, complex) else None
+            for x in held_tree.flatten_up_to(residuals)
+        )
+        held = [h for h, number in zip(held, numbers, strict=True) if number is None]
+        return outs, held, out_tree, ResidualTree(held_tree, numbers)
 
     def bwd(
         self,
         held: Sequence[UOp],
-        held_tree: PyTreeDef,
+        held_tree: ResidualTree,
         cts: Sequence[Tangent],
         outs: Sequence[Aval],
         out_tree: PyTreeDef,
@@ -269,7 +287,7 @@ class Application:
                 leaves.append(float0_zeros(o.shape))
         result = rule(
             *self.statics,
-            tree_unflatten(held_tree, [Array(h) for h in held]),
+            held_tree.unflatten([Array(h) for h in held]),
             tree_unflatten(out_tree, leaves),
         )
         result = tuple(result) if isinstance(result, list) else result
@@ -698,16 +716,17 @@ def positions(fun: Callable[..., Any], names: Sequence[str]) -> tuple[int, ...]:
 def resolve_arguments(
     fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """Keyword arguments and defaults as positional ones."""
+    """Keyword arguments and defaults as positional ones; keyword-only ones keep their defaults."""
     try:
         bound = inspect.signature(fun).bind(*args, **kwargs)
     except ValueError:  # no signature to be had
         return tuple(args)
     bound.apply_defaults()
-    if bound.kwargs:
+    passed = sorted(name for name in bound.kwargs if name in kwargs)
+    if passed:
         raise TypeError(
             f"keyword-only arguments of {name_of(fun)} could not be resolved to positions: "
-            f"{sorted(bound.kwargs)}; a function with a custom rule takes positional arguments."
+            f"{passed}; a function with a custom rule takes positional arguments."
         )
     return bound.args
 

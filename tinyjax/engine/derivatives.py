@@ -20,15 +20,15 @@ from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, open_body
 from tinyjax.core.errors import GradTypeError
 from tinyjax.core.source import api_boundary
-from tinyjax.core.tree import register_pytree_node, tree_unflatten
-from tinyjax.core.treedef import PyTreeDef, tree_flatten
+from tinyjax.core.tree import register_pytree_node, tree_flatten_with_path, tree_map, tree_unflatten
+from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
 from tinyjax.core.uop import UOp, substitute
 from tinyjax.engine.array import Array, line_of_user
 from tinyjax.engine.composites import jvp as jvp_nodes
 from tinyjax.engine.effects import settle
 from tinyjax.engine.refs import Ref, RefArgument, settle_refs
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes, parameter_names
-from tinyjax.engine.values import finish_all, is_array_like, lift
+from tinyjax.engine.values import finish_all, is_array_like, lift, shaped_abstractify
 from tinyjax.interpreters.effects import apply_rule, has_effects, jvp_in_chain
 from tinyjax.interpreters.linearize import known_frontier, tangent_aval
 from tinyjax.interpreters.residuals import LITERALS
@@ -123,9 +123,6 @@ def pick_arguments(
 
 def picked_paths(fun: Any, numbers: Sequence[int], args: Sequence[Any]) -> list[str]:
     """Paths of the leaves of the chosen arguments."""
-    from tinyjax.core.tree import tree_flatten_with_path
-    from tinyjax.core.treedef import keystr
-
     names = parameter_names(fun, len(args))
     return [
         names[i] + keystr(path) for i in numbers for path, _ in tree_flatten_with_path(args[i])[0]
@@ -639,9 +636,6 @@ def linear_transpose(
     fun: Callable[..., Any], *primals: Any, reduce_axes: Any = ()
 ) -> Callable[..., Any]:
     """The transpose of a function that is linear in all arguments (given as arrays or avals)."""
-    from tinyjax.core.tree import tree_map
-    from tinyjax.engine.values import shaped_abstractify
-
     zeros = tree_map(lambda p: finish_all([b.zeros(shaped_abstractify(p))])[0], tuple(primals))
 
     @api_boundary

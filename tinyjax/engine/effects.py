@@ -22,7 +22,7 @@ from tinyjax.core.uop import UOp, get, results, substitute, token_of, toposort, 
 from tinyjax.engine.array import Array, buffer_node
 from tinyjax.engine.values import finish_all, own
 from tinyjax.interpreters.effects import SPLIT, START, inserted, jvp_in_chain, without
-from tinyjax.interpreters.linearize import tangent_aval
+from tinyjax.interpreters.linearize import callback_jvp, tangent_aval
 from tinyjax.interpreters.trace import (
     Trace,
     differentiated,
@@ -79,8 +79,6 @@ def happen(node: UOp) -> list[UOp]:
     if node.op in BODIES and node.free:
         return happen_inside(node)
     if node.op is Op.CALLBACK and node.arg.kind == "io" and any(map(differentiated, node.src)):
-        from tinyjax.interpreters.linearize import callback_jvp
-
         callback_jvp(node, ())
     values = execute.run(node, values_of(node.operands))
     place = token_of(results(node))

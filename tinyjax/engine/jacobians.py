@@ -26,6 +26,7 @@ from tinyjax.engine.derivatives import (
     picked_paths,
     vjp,
 )
+from tinyjax.engine.jit import jit
 from tinyjax.engine.tracing import name_of
 from tinyjax.engine.values import finish, finish_all, lift
 from tinyjax.engine.vectorize import vmap
@@ -228,8 +229,6 @@ def fwd_and_bwd(
 
     if not jitted:
         return forward, backward
-    from tinyjax.engine.jit import jit
-
     return jit(forward), jit(backward)
 
 

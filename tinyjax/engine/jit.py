@@ -29,7 +29,15 @@ from tinyjax.engine.compiled import Executable, executable
 from tinyjax.engine.effects import perform
 from tinyjax.engine.explain import History
 from tinyjax.engine.refs import Ref, RefArgument, opened, through
-from tinyjax.engine.tracing import Traced, argument_paths, name_of, stage, stage_cached
+from tinyjax.engine.tracing import (
+    Traced,
+    argument_paths,
+    name_of,
+    stage,
+    stage_cached,
+    traces,
+    with_fixed,
+)
 from tinyjax.engine.values import finish_all, is_array_like, lift
 from tinyjax.interpreters.trace import state, values_of
 
@@ -333,16 +341,7 @@ class Jitted:
 
     def _with_statics(self, args: tuple[Any, ...], statics: tuple[Any, ...]) -> Callable[..., Any]:
         """The function of the dynamic arguments alone."""
-        fixed = {k: v.value for k, v in statics}
-        count = len(args)
-
-        def partial(*dynamic: Any, **kwargs: Any) -> Any:
-            it = iter(dynamic)
-            full = [fixed[i] if i in fixed else next(it) for i in range(count)]
-            named = {k: v for k, v in fixed.items() if isinstance(k, str)}
-            return self.fun(*full, **kwargs, **named)
-
-        return partial
+        return with_fixed(self.fun, {k: v.value for k, v in statics}, len(args))
 
     def _donated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
         """Leaf positions whose memory may be reused for results."""
@@ -370,7 +369,7 @@ class Jitted:
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Stage for these arguments (arrays or avals) without compiling."""
-        from tinyjax.engine.stages import Stages
+        from tinyjax.engine.stages import Stages  # it stands on this file
 
         return Stages.of(self, args, kwargs)
 
@@ -384,8 +383,6 @@ class Jitted:
 
     def clear_cache(self) -> None:
         """Forget all traces and programs of this function."""
-        from tinyjax.engine.tracing import traces
-
         self._entries.clear()
         self._recent = None
         traces.table(self.fun).clear()

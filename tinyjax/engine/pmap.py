@@ -18,7 +18,7 @@ from tinyjax.engine.array import Array
 from tinyjax.engine.devices import Device
 from tinyjax.engine.devices import devices as devices_of
 from tinyjax.engine.jit import Jitted, as_numbers
-from tinyjax.engine.tracing import argument_paths, name_of
+from tinyjax.engine.tracing import argument_paths, name_of, with_fixed
 from tinyjax.engine.values import finish
 from tinyjax.engine.vectorize import in_axes_per_leaf, vmap
 
@@ -88,10 +88,7 @@ def pmap(
         if isinstance(axes, (tuple, list)) and len(axes) == len(args):
             axes = tuple(a for i, a in enumerate(axes) if i not in fixed)
 
-        def example(*rest: Any, **named: Any) -> Any:
-            it = iter(rest)
-            return fun(*(fixed[i] if i in fixed else next(it) for i in range(len(args))), **named)
-
+        example = with_fixed(fun, fixed, len(args)) if fixed else fun
         size = axis_size_of(fun, moving, kwargs, axes, axis_size)
         if size > available:
             raise ValueError(
@@ -99,7 +96,7 @@ def pmap(
                 f"devices are available: pmap of {name_of(fun)} over an axis of size {size}.\n"
                 "  Use vmap, or set jax_num_cpu_devices before the first use of a device."
             )
-        out = vmap(example if fixed else fun, axes, 0, axis_name, axis_size)(*moving, **kwargs)
+        out = vmap(example, axes, 0, axis_name, axis_size)(*moving, **kwargs)
         leaves, tree = tree_flatten(out)
         targets = flatten_axes("pmap out_axes", tree, out_axes, value_name="the return value")
         return tree_unflatten(tree, [_placed(x, t) for x, t in zip(leaves, targets, strict=True)])

@@ -41,7 +41,7 @@ from tinyjax.core.infos import (
     WhileInfo,
 )
 from tinyjax.core.ops import BINARY, UNARY, Op
-from tinyjax.core.uop import UOp, const_value, get, results, token_of
+from tinyjax.core.uop import UOp, const, const_value, get, results, token_of
 from tinyjax.engine.array import Array
 from tinyjax.engine.effects import next_token, perform
 from tinyjax.engine.policies import node_policy
@@ -338,8 +338,6 @@ def _gather_params(n: UOp) -> Params:
 
 def _gather(src: Sequence[UOp], p: Mapping[str, Any]) -> UOp:
     """A fill value that is not a literal is a third operand."""
-    from tinyjax.core.uop import const
-
     info = GatherInfo(
         **p["dimension_numbers"]._asdict(),
         slice_sizes=tuple(p["slice_sizes"]),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
-from tinyjax.core.body import inherited, params_of
+from tinyjax.core.body import hoist_memory, inherited, params_of
 from tinyjax.core.composites import raised_body
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
@@ -153,8 +153,7 @@ class Lowered:
 
     @functools.cached_property
     def _lowered(self) -> Any:
-        from tinyjax.core.body import hoist_memory
-        from tinyjax.lowering.program import lower
+        from tinyjax.lowering.program import lower  # the compiler is loaded on first use
 
         body, leaves = hoist_memory(self.stages.body, self.count)
         return lower(raised_body(body), self.count + len(leaves), self.stages.donated)
@@ -186,7 +185,7 @@ class Lowered:
         return "\n\n".join(part for part in (str(self._lowered), self._lowered.decisions()) if part)
 
     def _codes(self) -> list[Any]:
-        from tinyjax.lowering.passes import codes_of
+        from tinyjax.lowering.passes import codes_of  # the compiler is loaded on first use
         from tinyjax.lowering.target import host
 
         target = host()
@@ -200,7 +199,7 @@ class Lowered:
     @property
     def asm(self) -> str:
         """Assembly of all kernels, for this machine."""
-        from tinyjax.runtime.cpu import assembly
+        from tinyjax.runtime.cpu import assembly  # only for people who look
 
         return "\n".join(
             assembly(code.ir_text, "kernel", passes=code.passes) for code in self._codes()
@@ -248,7 +247,7 @@ class Lowered:
         return self.schedule
 
     def _repr_html_(self) -> str:
-        import html
+        import html  # only for people who look
 
         parts = [("jaxpr", str(self.jaxpr)), ("fusion", self.fusion), ("schedule", self.schedule)]
         parts += [(k.title(), str(k)) for k in self.kernels]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -109,6 +109,18 @@ def argument_paths(fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> lis
     for name in sorted(kwargs):
         paths += [name + keystr(path) for path, _ in tree_flatten_with_path(kwargs[name])[0]]
     return paths
+
+
+def with_fixed(fun: Callable[..., Any], fixed: Mapping[Any, Any], count: int) -> Callable[..., Any]:
+    """`fun` of `count` positional arguments, without those `fixed` by place or name."""
+    named = {k: v for k, v in fixed.items() if isinstance(k, str)}
+
+    def partial(*moving: Any, **kwargs: Any) -> Any:
+        it = iter(moving)
+        full = [fixed[i] if i in fixed else next(it) for i in range(count)]
+        return fun(*full, **kwargs, **named)
+
+    return partial
 
 
 def output_nodes(out: Any, fun: Any, kind: str) -> tuple[list[UOp], PyTreeDef]:

@@ -14,6 +14,7 @@ import numpy as np
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.execute import new_buffer
+from tinyjax.core.tree import tree_leaves
 from tinyjax.core.uop import Buffer, UOp, const
 from tinyjax.engine.array import Array, buffer_node, refuse_escaped
 from tinyjax.interpreters.trace import record_site, state, values_of
@@ -61,6 +62,11 @@ def snapshot(x: np.ndarray) -> Buffer:
         raise TypeError(
             f"Value of dtype {x.dtype} is not a valid JAX array type. Only arrays of numeric types "
             "are supported by JAX."
+        )
+    if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
+        raise ValueError(
+            "numpy masked arrays are not supported as direct inputs to JAX functions. Use "
+            "arr.filled() to convert the value to a standard numpy array."
         )
     dtype = dtypes.canonicalize_dtype(x.dtype)
     of = aval(x.shape, dtype)
@@ -158,8 +164,6 @@ def canonical_shape(shape: Any) -> tuple[int, ...]:
 
 def block_until_ready(x: Any) -> Any:
     """`x` (a tree) once all its arrays have their values."""
-    from tinyjax.core.tree import tree_leaves
-
     for leaf in tree_leaves(x):
         if hasattr(leaf, "block_until_ready"):
             leaf.block_until_ready()

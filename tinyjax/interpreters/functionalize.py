@@ -21,7 +21,7 @@ from tinyjax.core.avals import Aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
 from tinyjax.core.ops import BINARY, COMPARISONS, UNARY, Op
 from tinyjax.core.uop import UOp, get, results, token_of, tuple_of
-from tinyjax.interpreters.effects import SPLIT, in_order, inserted
+from tinyjax.interpreters.effects import SPLIT, in_order, inserted, without
 
 CODE = dtypes.int32
 USER, NAN, DIV, INDEX = "user", "nan", "div", "index"
@@ -172,12 +172,14 @@ Starts = tuple[UOp | None, tuple[int, ...], dict[int, int]]
 
 
 def gather_starts(n: UOp, src: Sequence[UOp]) -> Starts:
+    """Of a GATHER: a window must fit as a whole."""
     axes = n.arg.start_index_map
     limits = {a: n.src[0].shape[a] - n.arg.slice_sizes[a] for a in axes}
     return src[1], axes, limits
 
 
 def scatter_starts(n: UOp, src: Sequence[UOp]) -> Starts:
+    """Of a SCATTER, whose windows are those of the updates."""
     info, shape = n.arg, n.src[0].shape
     hidden = {*info.inserted_window_dims, *info.operand_batching_dims}
     windows = iter(n.src[2].shape[i] for i in info.update_window_dims)
@@ -188,6 +190,7 @@ def scatter_starts(n: UOp, src: Sequence[UOp]) -> Starts:
 
 
 def slice_starts(n: UOp, src: Sequence[UOp]) -> Starts:
+    """Of a DYNAMIC_SLICE or DYNAMIC_UPDATE, which have one scalar per axis."""
     update = n.op is Op.DYNAMIC_UPDATE
     sizes = n.src[1].shape if update else n.arg
     starts = [b.reshape(b.cast(s, CODE), (1,)) for s in src[2 if update else 1 :]]
@@ -234,9 +237,7 @@ def call_rule(walk: _Walk, n: UOp, src: Sequence[UOp]) -> UOp:
     if place is None:
         return plain
     quiet = SPLIT[Op.CALL](plain, plain.src, plain.src, False)[3]
-    return tuple_of(
-        inserted([v for i, v in enumerate(results(quiet)) if i != place], place, get(node, place))
-    )
+    return tuple_of(inserted(without(results(quiet), place), place, get(node, place)))
 
 
 def latched(before: Sequence[UOp], code: UOp, slots: Sequence[UOp]) -> list[UOp]:

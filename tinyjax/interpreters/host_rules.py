@@ -32,6 +32,7 @@ from tinyjax.core.matrices import (
 )
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, get
+from tinyjax.interpreters.jvp import take_along
 
 Tangent = UOp | None
 
@@ -235,8 +236,6 @@ def lu_rule(n: UOp, da: Tangent) -> list[Tangent]:
 
 def take_rows(x: UOp, order: UOp) -> UOp:
     """Rows of each matrix in the given order."""
-    from tinyjax.interpreters.jvp import take_along
-
     return take_along(x, across(order, x, rows=True), x.ndim - 2)
 
 

@@ -380,6 +380,8 @@ def dynamic_update_rule(y: UOp, dx: Tangent, du: Tangent, *starts: Tangent) -> T
 
 def take_along(x: UOp, index: UOp, axis: int) -> UOp:
     """x[..., index[..., i, ...], ...] along `axis`; all other axes are batch axes of a GATHER."""
+    if 0 in x.shape:  # no slice of size 1 fits an empty axis
+        return b.reshape(x, index.shape)
     others = tuple(i for i in range(x.ndim) if i != axis)
     info = GatherInfo(
         offset_dims=(),
@@ -579,7 +581,7 @@ def jvp(outputs: Sequence[UOp], tangents: Mapping[UOp, UOp]) -> tuple[list[UOp],
             new[node] = node.with_src(src)
             continue
         if node.op in BODIES or node.op in EXTERNAL:
-            from tinyjax.interpreters.linearize import BODY_JVP
+            from tinyjax.interpreters.linearize import BODY_JVP  # its rules call jvp again
 
             new[node], dot[node] = BODY_JVP[node.op](node.with_src(src), dsrc)
             continue

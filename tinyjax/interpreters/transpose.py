@@ -27,6 +27,7 @@ from tinyjax.core.uop import UOp, depends_on, results, toposort
 from tinyjax.interpreters.effects import apply_rule, has_effects, join
 from tinyjax.interpreters.host_rules import host_call_transpose
 from tinyjax.interpreters.jvp import add_tangents, gather_of_scatter
+from tinyjax.interpreters.linearize import slice_avals
 from tinyjax.interpreters.trace import open_chain, state
 
 Cotangent = UOp | None
@@ -516,8 +517,6 @@ def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     body, args, lin = n.src[0], n.src[1:], tuple(linear[1:])
     nc, nk = info.num_consts, info.num_carry
     # Every carry of a linear scan is linear: an initial value that mentions no variable is a zero.
-    from tinyjax.interpreters.linearize import slice_avals
-
     consts, carry, xs = args[:nc], args[nc : nc + nk], args[nc + nk :]
     known_consts = [c for c, on in zip(consts, lin, strict=False) if not on]
     lin_consts = [c for c, on in zip(consts, lin, strict=False) if on]

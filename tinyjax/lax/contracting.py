@@ -15,7 +15,7 @@ from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, lift
 from tinyjax.lax.elementwise import same_dtypes
-from tinyjax.lax.reducing import window_padding
+from tinyjax.lax.reducing import check_window, window_padding
 
 ArrayLike = Any
 
@@ -202,12 +202,16 @@ def conv_general_dilated(
     x, w = b.permute(x, spec.lhs_spec), b.permute(w, spec.rhs_spec)
     space = x.ndim - 2
     strides = [int(s) for s in window_strides]
-    if len(strides) != space:
-        raise TypeError(
-            f"convolution window_strides must have length {space}, got {tuple(window_strides)}."
-        )
     base = [int(d) for d in (lhs_dilation or [1] * space)]
     dilation = [int(d) for d in (rhs_dilation or [1] * space)]
+    check_window(
+        "conv_general_dilated",
+        space,
+        ValueError,
+        window_strides=strides,
+        lhs_dilation=base,
+        rhs_dilation=dilation,
+    )
     groups, batches = int(feature_group_count), int(batch_group_count)
     if x.shape[1] != w.shape[1] * groups:
         raise ValueError(

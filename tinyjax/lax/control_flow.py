@@ -15,21 +15,24 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.avals import TOKEN, Aval
+from tinyjax.core.avals import TOKEN, Aval, aval
+from tinyjax.core.body import fresh_var, open_body, open_vars, params_of, reclose
 from tinyjax.core.config import config
 from tinyjax.core.errors import CarryTypeError
 from tinyjax.core.infos import ScanInfo, WhileInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, function_location
-from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
+from tinyjax.core.tree import tree_flatten_with_path, tree_map, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
-from tinyjax.core.uop import UOp
+from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array, line_of_user
 from tinyjax.engine.derivatives import lift_leaves
 from tinyjax.engine.effects import next_token, perform
+from tinyjax.engine.jit import jit
 from tinyjax.engine.refs import Ref, assign, current
-from tinyjax.engine.tracing import Traced, stage_cached
+from tinyjax.engine.tracing import Traced, argument_paths, stage_cached
 from tinyjax.engine.values import finish_all, lift
+from tinyjax.engine.vectorize import vmap
 from tinyjax.interpreters.trace import state, unbound
 
 
@@ -41,8 +44,6 @@ def staged(
     del leaves
 
     def paths() -> list[str]:
-        from tinyjax.engine.tracing import argument_paths
-
         return argument_paths(fun, args, {})
 
     return stage_cached(fun, tree, tuple(avals), kind, paths)
@@ -183,8 +184,6 @@ def consts_first(traced: Traced, carry: int, xs: int = 0) -> UOp:
     captured, outputs = len(traced.captured), len(traced.out_avals)
     if not captured and not (traced.state and xs) and outputs == carry:
         return traced.body
-    from tinyjax.core.body import open_vars, reclose
-
     key = ("consts first", carry, xs)
     found = traced.body.derived.get(key)
     if found is None:
@@ -199,9 +198,6 @@ def consts_first(traced: Traced, carry: int, xs: int = 0) -> UOp:
 
 def traced_avals(traced: Traced, count: int) -> list[Aval]:
     """Avals of all parameters; those the body does not read are given as scalars."""
-    from tinyjax.core.avals import aval
-    from tinyjax.core.body import params_of
-
     known = params_of(traced.body)
     unread = aval((), np.dtype(np.bool_))
     more = len(traced.captured) + len(traced.refs) + traced.effects
@@ -276,9 +272,6 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
 
 def map_in_batches(f: Callable[..., Any], xs: Any, batch_size: int) -> Any:
     """Full chunks by scan over vmap, the rest by vmap."""
-    from tinyjax.core.tree import tree_map
-    from tinyjax.engine.vectorize import vmap
-
     leaves, _ = tree_flatten(xs)
     total = leaves[0].shape[0]
     whole = total // batch_size * batch_size
@@ -363,7 +356,6 @@ def while_with_effects(
     cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any
 ) -> Any:
     """The same loop, its condition computed where it has effects: before it and after each step."""
-    from tinyjax.engine.jit import jit
 
     def advance(carry: Any) -> Any:
         value = body_fun(carry[1])
@@ -402,8 +394,6 @@ def fori_loop(
     if static:
         start, stop = int(lower), int(upper)
         count = max(stop - start, 0)
-        from tinyjax.core.uop import const
-
         first = const(start, dtype, weak)
 
         def step(carry: Any, _: None) -> Any:
@@ -584,8 +574,6 @@ def with_captures(
 ) -> UOp:
     """A branch body over (operands, captures, mutable arrays and token of all branches) with results
     of these avals, then what the mutable arrays hold, and the token."""
-    from tinyjax.core.body import fresh_var, open_body, reclose
-
     own = [fresh_var(a) for a in avals]
     place = {s: fresh_var(s.aval) for s in shared}
     held = {r: fresh_var(r.aval_) for r in refs}

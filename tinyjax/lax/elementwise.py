@@ -16,9 +16,10 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.errors import BroadcastError, DtypeError, make_error
 from tinyjax.core.ops import Op
+from tinyjax.core.tree import tree_map
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, lift
+from tinyjax.engine.values import finish, is_array_like, lift
 
 ArrayLike = Any
 
@@ -375,7 +376,4 @@ def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int)
 
 def stop_gradient(x: Any) -> Any:
     """x (a tree), constant for differentiation."""
-    from tinyjax.core.tree import tree_map
-    from tinyjax.engine.values import is_array_like
-
     return tree_map(lambda v: finish(b.stop_gradient(lift(v))) if is_array_like(v) else v, x)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tinyjax.core import build, dtypes
 from tinyjax.core import build as b
-from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.errors import ShapeError
 from tinyjax.core.matrices import adjoint, eye, host_call, matmul, transposed, triangle
@@ -207,8 +207,6 @@ def triangular_solve(
     unit_diagonal: bool = False,
 ) -> Array:
     """x with op(a) x = b (`left_side`) or x op(a) = b; only the named triangle of a is read."""
-    from tinyjax.core import build
-
     na, nb = same_dtypes("triangular_solve", [lift(a), lift(b)])
     na = matrix("triangular_solve", finish(na), square=True)
     vector = nb.ndim == na.ndim - 1
@@ -323,8 +321,6 @@ def tridiagonal_solve(
 
     By elimination without pivoting (Thomas), a scan down and a scan up; not for ill-conditioned T.
     """
-    from tinyjax.core import build
-
     lower, main, upper, rhs = same_dtypes("tridiagonal_solve", [lift(x) for x in (dl, d, du, b)])
     if not lower.shape == main.shape == upper.shape or rhs.shape[:-1] != main.shape:
         raise ValueError(

@@ -9,12 +9,15 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.avals import aval
 from tinyjax.core.ops import Op
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
+from tinyjax.engine.tracing import stage
 from tinyjax.engine.values import finish, finish_all, lift
+from tinyjax.engine.vectorize import vmap
 from tinyjax.lax.shaping import axis_number
 
 ArrayLike = Any
@@ -52,9 +55,6 @@ COMBINES = {
 def monoid_of(computation: Callable[..., Any], dtype: Any) -> str | None:
     """The fold a binary function is, if it is one of ours: `lax.add`, `jnp.maximum`, a lambda of
     +."""
-    from tinyjax.core.avals import aval
-    from tinyjax.engine.tracing import stage
-
     scalar = aval((), dtype)
     tree = tree_flatten(((0, 0), {}))[1]
     body = stage(computation, tree, [scalar, scalar], "reduce").body
@@ -92,7 +92,6 @@ def reduce(
     total = b.prod([nodes[0].shape[i] for i in axes])
     shape = tuple(nodes[0].shape[i] for i in keep)
     flat = [b.reshape(b.permute(n, axes + keep), (total, *shape)) for n in nodes]
-    from tinyjax.engine.vectorize import vmap
 
     def combine(x: list[UOp], y: list[UOp]) -> list[UOp]:
         f: Callable[..., Any] = lambda p, q: tree_flatten(
@@ -302,11 +301,16 @@ def window_padding(
 ) -> list[tuple[int, int]]:
     """Explicit (low, high) pairs of "SAME", "VALID", "SAME_LOWER" or given ones."""
     if not isinstance(padding, str):
-        return [(int(lo), int(hi)) for lo, hi in padding]
+        pairs = [(int(lo), int(hi)) for lo, hi in padding]
+        if len(pairs) != len(shape):
+            raise TypeError(
+                f"Wrong number of explicit pads: expected {len(shape)}, got {len(pairs)}."
+            )
+        return pairs
     if padding.upper() == "VALID":
         return [(0, 0)] * len(shape)
     if padding.upper() not in ("SAME", "SAME_LOWER"):
-        raise ValueError(
+        raise RuntimeError(
             f"Unknown padding type: {padding!r}; use 'SAME', 'SAME_LOWER', 'VALID' or pairs."
         )
     out = []
@@ -316,6 +320,22 @@ def window_padding(
         low = needed // 2 if padding.upper() == "SAME" else needed - needed // 2
         out.append((low, needed - low))
     return out
+
+
+def check_window(
+    name: str, rank: int, miscounted: type[Exception], **numbers: Sequence[int]
+) -> None:
+    """Strides, dilations and the like: one for each windowed axis, strides and dilations positive.
+
+    Raises:
+        miscounted: another number of them.
+        TypeError: a stride or dilation below one.
+    """
+    for what, values in numbers.items():
+        if len(values) != rank:
+            raise miscounted(f"{name} {what} must have length {rank}, got {tuple(values)}.")
+        if what != "window_dimensions" and min(values, default=1) < 1:
+            raise TypeError(f"{name} {what} must be positive, got {tuple(values)}.")
 
 
 def windows_of(
@@ -331,6 +351,15 @@ def windows_of(
     rank = n.ndim
     base = list(base_dilation or [1] * rank)
     dilation = list(window_dilation or [1] * rank)
+    check_window(
+        "reduce_window",
+        rank,
+        TypeError,
+        window_dimensions=window,
+        window_strides=strides,
+        base_dilation=base,
+        window_dilation=dilation,
+    )
     dilated = [max((s - 1) * d + 1, 0) for s, d in zip(n.shape, base, strict=True)]
     pads = window_padding(padding, dilated, window, strides, dilation)
     n = b.pad(n, [(lo, hi, d - 1) for (lo, hi), d in zip(pads, base, strict=True)], fill)

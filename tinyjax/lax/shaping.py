@@ -3,6 +3,7 @@ names."""
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.errors import BroadcastError, ConcatenateError, ReshapeError, make_error
 from tinyjax.core.ops import Op
+from tinyjax.core.rules import padded
+from tinyjax.core.tree import tree_map
 from tinyjax.core.uop import UOp, const, const_value
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, finish_all, lift, shaped_abstractify
@@ -143,8 +146,6 @@ def collapse(operand: ArrayLike, start_dimension: int, stop_dimension: int | Non
 
 def slice_indices(start: Any, stop: Any, size: int) -> tuple[int, int, int]:
     """Python's slice normalisation."""
-    import builtins
-
     return builtins.slice(start, stop).indices(size)
 
 
@@ -388,6 +389,17 @@ def pad(
     """A border of (low, high, interior) per axis; negative low and high crop."""
     n, value = same_dtypes("pad", [lift(operand), lift(padding_value)])
     config = [(int(lo), int(hi), int(inner)) for lo, hi, inner in padding_config]
+    if len(config) != n.ndim or any(inner < 0 for _, _, inner in config):
+        raise ValueError(
+            f"padding_config needs (low, high, interior >= 0) for each axis of {n.shape}, got "
+            f"{tuple(config)}."
+        )
+    shape = tuple(padded(size, *sides) for size, sides in zip(n.shape, config, strict=True))
+    if any(size < 0 for size in shape):
+        raise ValueError(
+            f"padding_config {tuple(config)} would give the negative shape {shape} for an operand "
+            f"of shape {n.shape}."
+        )
     return finish(b.pad(n, config, value))
 
 
@@ -539,6 +551,4 @@ def zeros_like_array(x: ArrayLike) -> Array:
 
 def optimization_barrier(operand: Any) -> Any:
     """The operand (a tree), not moved or merged across by the compiler."""
-    from tinyjax.core.tree import tree_map
-
     return tree_map(lambda x: finish(UOp(Op.OPTIMIZATION_BARRIER, (lift(x),))), operand)

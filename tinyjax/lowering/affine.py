@@ -124,10 +124,6 @@ class IndexSpace:
         found = self.algebra.inside(a, low, high - 1)
         return None if found is TRUE else found
 
-    def divides(self, a: Lin, d: int) -> UOp | None:
-        """The condition a % d == 0; None when it always holds."""
-        return self.within(self.algebra.remainder(a, d), 0, 1)
-
     def clamp(self, a: Lin, low: int, high: int) -> Lin:
         """min(max(a, low), high), low <= high."""
         raised = self.algebra.extreme(Op.MAX, [a, lit(low)])

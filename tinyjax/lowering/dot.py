@@ -14,7 +14,7 @@ workspaces that the steps ask for. Sizes come from int64 parameters: `dot_params
 whatever the caller's operands read (`Param(DOT_PARAMS + i)`); they lie behind `dims`, or behind
 slot `params_slot` if the kernels of a program share their `dims`.
 
-The object code depends on `kernel_key` only, never on sizes: cache by it.
+The text never depends on sizes: equal layouts share one compiled object.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from tinyjax.lowering.irtext import type_of
 __all__ = [
     "DOT_PARAMS", "DotSchedule", "DotSpec", "DotTarget", "Epilogue", "KernelStep", "Operand",
     "Param", "Workspace", "choose_schedule", "dot_params", "dot_target", "gemm_kernels",
-    "kernel_key", "strided", "strided_store",
+    "strided", "strided_store",
 ]  # fmt: skip
 
 Params = Sequence[int]
@@ -89,7 +89,6 @@ class Workspace:
     """Scratch memory behind `slot`, 64-byte aligned, live from the first step to the last."""
 
     slot: int
-    purpose: str
     nbytes: Callable[[Params], int]
 
 
@@ -102,14 +101,6 @@ class KernelStep:
     tasks: Callable[[Params], int]
     chunk: Callable[[Params], int]  # tasks that are run together
     workspaces: tuple[Workspace, ...]
-
-
-def kernel_key(spec: DotSpec, schedule: DotSchedule, a: Operand, b: Operand, out: Epilogue) -> str:
-    """Everything the object code depends on, as text."""
-    return "; ".join(
-        (spec.name, spec.accumulate.name, str(spec.target), str(spec.workspace_slot),
-         str(spec.params_slot), schedule.compiled(), a.key, b.key, out.key)
-    )  # fmt: skip
 
 
 def gemm_kernels(
@@ -206,7 +197,7 @@ def _packed(
         return _chunks(p) * largest * size * (p[K_BLOCK] // schedule.group)
 
     slot = spec.workspace_slot + (0 if is_a else 1)
-    return Workspace(slot, "packed A" if is_a else "packed B", nbytes)
+    return Workspace(slot, nbytes)
 
 
 def _chunks(params: Params) -> int:
@@ -223,7 +214,7 @@ def _rows(spec: DotSpec, schedule: DotSchedule) -> Workspace:
         row = row_stride(schedule, p[K_BLOCK]) * unit
         return _chunks(p) * largest * schedule.mr * row
 
-    return Workspace(spec.workspace_slot, "rows of A", nbytes)
+    return Workspace(spec.workspace_slot, nbytes)
 
 
 def _partial(spec: DotSpec, schedule: DotSchedule) -> Workspace:
@@ -239,4 +230,4 @@ def _partial(spec: DotSpec, schedule: DotSchedule) -> Workspace:
         block = ceil_div(rows, max(p[ROW_BLOCKS], 1)) * ceil_div(columns, max(p[COL_BLOCKS], 1))
         return _chunks(p) * block * size
 
-    return Workspace(spec.workspace_slot + 2, "partial sums", nbytes)
+    return Workspace(spec.workspace_slot + 2, nbytes)

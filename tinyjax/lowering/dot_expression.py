@@ -14,15 +14,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tinyjax.core.avals import aval
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, const, param, toposort
+from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering.dot_layout import parts_of
 from tinyjax.lowering.dot_operands import Axis, Load, Operand, slot_pointer
 from tinyjax.lowering.expression import Expressions
 from tinyjax.lowering.indexing import Indexing
 from tinyjax.lowering.irtext import IRBuilder, Value, zero
-from tinyjax.lowering.kernel_text import kernel_text
 from tinyjax.lowering.rangeify import Element, elements_of
 from tinyjax.lowering.target import Target
 
@@ -145,15 +143,7 @@ def computed_operand(body: UOp, node: UOp, target: Target) -> Operand:
     unit = unit_of(parts)
     runs = unit is not None and len(sizes[1 if unit == "row" else 2]) > 1
     shared = math.prod(sizes[0]) == 1
-    key = f"computed({sizes}, {_text(parts.root)})"
-    return Operand(np.dtype(node.aval.dtype), unit, open, key, shared, False, True, runs)
-
-
-def _text(root: UOp) -> str:
-    """What is compiled in, as text."""
-    place = UOp(Op.INDEX, (param(1 << 20, aval((), root.aval.dtype)), const(0, np.int64)))
-    store = UOp(Op.STORE, (place, root))
-    return kernel_text(UOp(Op.SINK, (UOp(Op.END, (store,)),)))
+    return Operand(np.dtype(node.aval.dtype), unit, open, shared, computed=True, runs=runs)
 
 
 def unit_of(parts: Element) -> Axis | None:

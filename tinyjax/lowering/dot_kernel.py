@@ -36,7 +36,6 @@ from tinyjax.lowering.fusion import base
 from tinyjax.lowering.interpret import interpret
 from tinyjax.lowering.irtext import IRBuilder, Value
 from tinyjax.lowering.kernel import Code, Kernel
-from tinyjax.lowering.kernel_text import kernel_text
 from tinyjax.lowering.rangeify import contraction_of, core_dot, rangeify
 from tinyjax.lowering.registers import Register
 from tinyjax.lowering.target import Target
@@ -84,20 +83,11 @@ def operand_of(slot: int, dtype: Any, view: View, sizes: _Sizes) -> Operand:
         return strided(slot, dtype, row=row, col=col, batch=sizes.size(stride), offset=offset)
     expression, over = view.batch, view.over
     nodes = toposort([expression])
-    names = {n: f"v{i}" for i, n in enumerate(nodes)}
-    text = ";".join(
-        f"{n.op.name}({','.join(names[s] for s in n.src)})"
-        + (f"={const_value(n)}" if n.op is Op.CONST else "")
-        for n in nodes
-    )
 
     def matrix(b: IRBuilder, batch: Value) -> Value:
         return emit_index(b, nodes, over, batch)
 
-    return strided(
-        slot, dtype, row=row, col=col, batch=1, offset=offset, batch_at=matrix,
-        batch_key=f"[{text}]",
-    )  # fmt: skip
+    return strided(slot, dtype, row=row, col=col, batch=1, offset=offset, batch_at=matrix)
 
 
 def emit_index(b: IRBuilder, nodes: Sequence[UOp], over: UOp | None, batch: Value) -> Value:
@@ -144,7 +134,7 @@ def epilogue_of(body: UOp, accumulate: Any, target: Target) -> Epilogue:
         return store
 
     arithmetic = sum(n.op in ELEMENTWISE and n.aval.dtype != np.int64 for n in order)
-    return Epilogue(open, kernel_text(part.sink), "col", inline=arithmetic <= 2)
+    return Epilogue(open, "col", inline=arithmetic <= 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class _Main:
                 b.store(x, b.gep(self.nest.acc, self.tile_buffer(), at), align=x.type.nbytes)
 
     def visit(self, block: Block, here: Place, height: Value) -> None:
-        """Finish `height` rows of the buffered tile: see `_Finish`."""
+        """Finish `height` rows of the buffered tile: see `Finish`."""
         b, sums = self.b, const(I64, 0)
         if self.blocked:
             sums = self.partial_at(block, here.row, here.panel, here.offset)

@@ -78,7 +78,7 @@ class Operand:
     `open(b, slots, params)` runs at kernel entry; both are pointers (to pointers, to int64).
     `unit` is the axis along which a vector load is cheap, None if neither (then it is loaded by
     `width` scalars' worth of work along columns). `shared` says it does not depend on the batch,
-    so it is packed once. `key` names what is compiled in, for the object cache.
+    so it is packed once.
     `cheap` says a load is about one instruction: only such operands are read again and again where
     they lie. `computed` ones are expressions; `runs` says that what is contiguous along `unit` comes
     in short runs (the channels of a window), which whole vectors fit better than single rows.
@@ -87,7 +87,6 @@ class Operand:
     dtype: np.dtype
     unit: Axis | None
     open: Callable[[IRBuilder, Value, Value], Load]
-    key: str
     shared: bool = False
     cheap: bool = False
     computed: bool = False
@@ -104,7 +103,6 @@ class Epilogue:
     """
 
     open: Callable[[IRBuilder, Value, Value], Store]
-    key: str
     axis: Axis = "col"
     inline: bool = False
 
@@ -117,9 +115,6 @@ class Param:
     """The `index`-th int64 of the step's parameters."""
 
     index: int
-
-    def __str__(self) -> str:
-        return f"p{self.index}"
 
 
 Size = int | Param
@@ -243,13 +238,7 @@ class Where:
 
     sizes: tuple[Size, Size, Size, Size]
     batch_at: BatchAt | None
-    batch_key: str
     half: bool
-
-    def key(self, kind: str, slot: int, dtype: np.dtype) -> str:
-        """What is compiled in, as text."""
-        sizes = ", ".join(map(str, self.sizes))
-        return f"{kind}({slot}, {dtype.name}, {sizes}{self.batch_key})"
 
 
 def strided(
@@ -261,23 +250,21 @@ def strided(
     batch: Size = 0,
     offset: Size = 0,
     batch_at: BatchAt | None = None,
-    batch_key: str = "",
 ) -> Operand:
     """The buffer in `slots[slot]` with strides in elements; the unit stride is written as 1.
 
     Strides that are `Param`s are read at run time, so one kernel serves every shape of a layout.
     Where the offset of a matrix is not batch * stride (a batch axis that was split), `batch_at`
-    computes the factor of `batch` from the index, and `batch_key` names it for the cache.
+    computes the factor of `batch` from the index.
     """
     dtype = np.dtype(dtype)
-    where = Where((batch, row, col, offset), batch_at, batch_key, True)
+    where = Where((batch, row, col, offset), batch_at, True)
 
     def open(b: IRBuilder, slots: Value, params: Value) -> Load:
         return _buffer(b, slots, params, slot, dtype, where)
 
     unit: Axis | None = "col" if col == 1 else "row" if row == 1 else None
-    key = where.key("strided", slot, dtype)
-    return Operand(dtype, unit, open, key, shared=batch == 0, cheap=dtype.itemsize >= 4)
+    return Operand(dtype, unit, open, shared=batch == 0, cheap=dtype.itemsize >= 4)
 
 
 def strided_store(
@@ -289,7 +276,6 @@ def strided_store(
     batch: Size = 0,
     offset: Size = 0,
     batch_at: BatchAt | None = None,
-    batch_key: str = "",
     half: bool = True,
 ) -> Epilogue:
     """Plain stores to the buffer in `slots[slot]`, converting to its dtype.
@@ -297,13 +283,13 @@ def strided_store(
     `half`: the target converts float16 in hardware (`DotTarget.half`).
     """
     dtype = np.dtype(dtype)
-    where = Where((batch, row, col, offset), batch_at, batch_key, half)
+    where = Where((batch, row, col, offset), batch_at, half)
 
     def open(b: IRBuilder, slots: Value, params: Value) -> Store:
         return _buffer(b, slots, params, slot, dtype, where).store
 
     axis: Axis = "row" if row == 1 and col != 1 else "col"
-    return Epilogue(open, where.key("store", slot, dtype), axis, inline=dtype.itemsize >= 4)
+    return Epilogue(open, axis, inline=dtype.itemsize >= 4)
 
 
 # --------------------------------------------------------------------------------------- adapters
@@ -334,7 +320,7 @@ def transposed(a: Operand) -> Operand:
         return load
 
     unit = None if a.unit is None else _OTHER[a.unit]
-    return replace(a, unit=unit, open=open, key=f"T({a.key})")
+    return replace(a, unit=unit, open=open)
 
 
 def transposed_store(out: Epilogue) -> Epilogue:
@@ -356,7 +342,7 @@ def transposed_store(out: Epilogue) -> Epilogue:
 
         return store
 
-    return Epilogue(open, f"T({out.key})", _OTHER[out.axis], out.inline)
+    return Epilogue(open, _OTHER[out.axis], out.inline)
 
 
 def widen(b: IRBuilder, x: Value, dtype: np.dtype, target: Type, half: bool) -> Value:

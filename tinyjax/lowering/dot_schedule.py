@@ -116,11 +116,6 @@ class DotSchedule:
         }
         return DotSchedule(**typed)  # type: ignore[arg-type]
 
-    def compiled(self) -> str:
-        """The entries that are in the object code: part of its cache key."""
-        kept = replace(self, mc=0, nc=0, kc=int(self.kc > 0), split_k=int(self.split_k > 0))
-        return str(kept)
-
     @property
     def vectors(self) -> int:
         """Vectors across the tile."""

@@ -16,7 +16,7 @@ trailing axes that is read aligned is one more sweep over the row: softmax and l
 kernels.
 
 What is decided by cost is in `_Planner.inline_or_realise`; terms are in costs.py, every decision is
-a row of the table. Classes of ops: DESIGN 7.
+a row of the table.
 
 Cost: linear in nodes and reads; reachability between groups is one integer bit set per group.
 """
@@ -67,7 +67,7 @@ CLASSES = {
 
 
 def class_of(node: UOp) -> str:
-    """The row of DESIGN 7's class table that a node belongs to."""
+    """How a node takes part in fusion: its class in `CLASSES`, where its op alone decides."""
     found = CLASSES.get(node.op)
     if found is not None:
         return found

@@ -101,7 +101,7 @@ _ARRAY = re.compile(r", ptr dereferenceable\((\d+)\) (%\w+)")
 _TABLE = re.compile(r"(@[\w.]+) = .*constant \[(\d+) x (\w+)\]")
 _VECTOR = re.compile(r"<(\d+) x (\w+)>")
 _LABEL = re.compile(r"([\w.]+):")
-_HARMLESS = ("@llvm.prefetch.", "@llvm.x86.sse.sfence")
+_HARMLESS = "@llvm.x86.sse.sfence"
 _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
 
 

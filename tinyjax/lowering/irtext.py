@@ -84,7 +84,6 @@ F32 = Type("float", "float", 32, 0, "f32")
 F64 = Type("double", "float", 64, 0, "f64")
 PTR = Type("ptr", "ptr", 64, 0, "p0")
 
-_POINTERS: dict[int, Type] = {0: PTR}
 _VECTORS: dict[tuple[Type, int], Type] = {}
 
 _OF_DTYPE: dict[str, Type] = {
@@ -102,14 +101,6 @@ def type_of(dtype: np.dtype) -> Type:
     if found is None:
         raise KeyError(f"dtype {dtype.name} has no single LLVM storage type")
     return found
-
-
-def pointer(space: int = 0) -> Type:
-    """The pointer type of an address space (3: workgroup memory on GPUs)."""
-    if space not in _POINTERS:
-        text = f"ptr addrspace({space})"
-        _POINTERS[space] = Type(text, "ptr", 64, 0, f"p{space}")
-    return _POINTERS[space]
 
 
 def vec(scalar: Type, lanes: int) -> Type:
@@ -249,7 +240,7 @@ class Module:
         convention: str = "",
         param_attributes: Sequence[str] | None = None,
     ) -> Function:
-        """Begin `define`; `convention` is e.g. `amdgpu_kernel`, `ptx_kernel` or `internal`."""
+        """Begin `define`; `convention` is what stands before the type, e.g. `internal`."""
         made = Function(self, name, params, returns, attributes, convention, param_attributes)
         self.functions.append(made)
         return made
@@ -275,12 +266,6 @@ class Module:
                 f"@{name} = private unnamed_addr constant {kind} [{inner}], align {align}"
             )
         return Value(f"@{name}", PTR)
-
-    def workgroup_memory(self, name: str, scalar: Type, count: int, align: int = 16) -> Value:
-        """A workgroup-local array (address space 3) of a GPU kernel."""
-        kind = f"[{count} x {scalar.text}]"
-        self.globals[name] = f"@{name} = internal addrspace(3) global {kind} poison, align {align}"
-        return Value(f"@{name}", pointer(3))
 
     def node(self, text: str) -> str:
         """Add a metadata node, e.g. `!{!"x"}`; `!SELF` stands for its own number."""
@@ -395,10 +380,6 @@ class Function:
     def effect(self, text: str) -> None:
         """Append an instruction without a result."""
         self.lines.append(f"  {text}")
-
-    def comment(self, text: str) -> None:
-        """Append a comment line."""
-        self.lines.append(f"  ; {text}")
 
     def _pair(self, x: Operand, y: Operand) -> tuple[Value, Value]:
         """Both operands as values of one type; numbers take the other's type."""
@@ -623,14 +604,6 @@ class Function:
         """Magnitude of x, sign of y."""
         return self._same("copysign", x, y)
 
-    def minnum(self, x: Operand, y: Operand) -> Value:
-        """The smaller; a number wins over NaN; the order of zeros is unspecified."""
-        return self._same("minnum", x, y)
-
-    def maxnum(self, x: Operand, y: Operand) -> Value:
-        """The larger; a number wins over NaN."""
-        return self._same("maxnum", x, y)
-
     def minimum(self, x: Operand, y: Operand) -> Value:
         """The smaller, NaN if either is, -0 < +0 (NumPy's rule)."""
         return self._same("minimum", x, y)
@@ -672,18 +645,6 @@ class Function:
     def ctlz(self, x: Value) -> Value:
         """Leading zero bits; the width for 0."""
         return self.intrinsic("ctlz", x.type, [x, const(I1, False)], [x.type])
-
-    def cttz(self, x: Value) -> Value:
-        """Trailing zero bits; the width for 0."""
-        return self.intrinsic("cttz", x.type, [x, const(I1, False)], [x.type])
-
-    def fshl(self, high: Operand, low: Operand, shift: Operand) -> Value:
-        """Funnel shift left; `fshl(x, x, n)` rotates."""
-        return self._same("fshl", high, low, shift)
-
-    def is_fpclass(self, x: Value, mask: int) -> Value:
-        """Test float classes by LLVM's mask (3 NaN, 0x204 infinities, 0x1F8 finite)."""
-        return self.intrinsic("is.fpclass", vec(I1, x.type.lanes), [x, const(I32, mask)], [x.type])
 
     def reduce(self, kind: str, x: Value, start: Operand | None = None) -> Value:
         """Across the lanes: add mul and or xor smin smax umin umax, fadd fmul fmin fmax ...
@@ -838,11 +799,6 @@ class Function:
         where = f"{address.type.text} {address.text}, align {align or _natural(x.type)}"
         self.lines.append(f"  store {x.type.text} {x.text}, {where}{tail}")
 
-    def lane_mask(self, start: Operand, end: Operand, lanes: int) -> Value:
-        """Lane l is on iff start + l < end, as signed i64."""
-        left = self.sub(self._typed(end, I64), self._typed(start, I64))
-        return self.first_lanes(left, lanes)
-
     def first_lanes(self, count: Operand, lanes: int) -> Value:
         """A mask with the first `count` (an i64, any sign) of `lanes` lanes on."""
         left = self._typed(count, I64)
@@ -887,27 +843,12 @@ class Function:
         self.module.declare(name, VOID, [x.type, addresses.type, on.type])
         self.effect(f"call void @{name}({x}, {place}, {on})")
 
-    def prefetch(self, address: Value, *, write: bool = False, locality: int = 3) -> None:
-        """Ask for the cache line of `address`."""
-        flags = [const(I32, int(write)), const(I32, locality), const(I32, 1)]
-        self.call_intrinsic("prefetch.p0", VOID, [address, *flags])
-
-    def copy_bytes(self, target: Value, source: Value, nbytes: Operand) -> None:
-        """memcpy (a libc call unless the size is a small constant; add it to the allow-list)."""
-        count = self._typed(nbytes, I64)
-        self.call_intrinsic("memcpy.p0.p0.i64", VOID, [target, source, count, const(I1, False)])
-
     def alloca(self, scalar: Type, count: int, align: int = 64) -> Value:
         """Stack scratch of `count` elements, placed in the entry block wherever it is asked for."""
         self._count += 1
         name = f"%v{self._count}"
         self._entry.append(f"  {name} = alloca {scalar.text}, i64 {count}, align {align}")
         return Value(name, PTR)
-
-    def atomic_add(self, address: Value, x: Value) -> Value:
-        """Add to memory, relaxed; returns the old value."""
-        op = "fadd" if x.type.kind == "float" else "add"
-        return self.emit(f"atomicrmw {op} {address}, {x} monotonic", x.type)
 
     # -- control flow -----------------------------------------------------------------------
 

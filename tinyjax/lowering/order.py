@@ -3,8 +3,8 @@
 Groups are placed last to first: of those whose readers are all placed, the one that makes the
 fewest bytes live (what it reads and nobody reads later, minus what it writes). So a recomputation
 behind REMAT comes right before its reader and a weight gradient as soon as its operands are there.
-Ties keep the program's order. An update in place comes after the readers of
-the old value, unless that closes a cycle.
+Ties keep the program's order. An update in place comes after the readers of the old value, unless
+that closes a cycle.
 
 Cost: linear in groups and buffers, apart from a heap.
 """

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tinyjax.core.avals import Aval, TupleAval
+from tinyjax.core.body import params_of
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp
 from tinyjax.lowering.fusion import ROUTINE, UPDATE, FusionPlan, Group, base
@@ -294,8 +295,6 @@ def _is_param(n: UOp, number: int) -> bool:
 
 
 def _param_avals(body: UOp) -> dict[int, Aval]:
-    from tinyjax.core.body import params_of
-
     return {slot: storage_aval(of) for slot, of in params_of(body).items()}
 
 

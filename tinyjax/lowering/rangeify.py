@@ -64,9 +64,10 @@ def accumulator(dtype: Any) -> Any:
 def rangeify(body: UOp) -> UOp:
     """group body -> kernel: movement ops become index arithmetic over ranges
 
-    Kept on the body, so equal groups are rangeified once. Slots of the kernel: the outputs in order, then the inputs (the body's own slots, shifted). A
-    body whose root is SCATTER or DYNAMIC_UPDATE writes into the buffer of its operand: slot 0 is
-    both, and the body's PARAM 0 has no other slot (see `is_update`).
+    Kept on the body, so equal groups are rangeified once. Slots of the kernel: the outputs in order,
+    then the inputs (the body's own slots, shifted). A body whose root is SCATTER or DYNAMIC_UPDATE
+    writes into the buffer of its operand: slot 0 is both, and the body's PARAM 0 has no other slot
+    (see `is_update`).
     """
     sink: UOp | None = body.derived.get("rangeify")
     if sink is None:

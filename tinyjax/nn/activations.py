@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tinyjax.core import build, dtypes
 from tinyjax.core import build as b
-from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -21,6 +21,8 @@ from tinyjax.engine.custom_rules import custom_jvp
 from tinyjax.engine.values import finish, lift
 from tinyjax.numpy.promotion import canonical_axes, checked, promote_inexact
 from tinyjax.numpy.reductions import keep, masked, mean_node, var_node
+from tinyjax.numpy.reductions import mean as mean_of
+from tinyjax.numpy.reductions import var as var_of
 from tinyjax.numpy.ufuncs import logaddexp
 
 ArrayLike = Any
@@ -95,8 +97,6 @@ def softplus(x: ArrayLike) -> Array:
 
 def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """(x + sqrt(x**2 + b)) / 2."""
-    from tinyjax.core import build
-
     n = inexact("squareplus", x)
     offset = build.cast(lift(b), n.dtype)
     root = build.sqrt(build.add(build.square(n), offset))
@@ -311,8 +311,6 @@ def logsumexp(
     where: ArrayLike | None = None,
 ) -> Any:
     """log(sum(b exp(a))) over axes, without overflow."""
-    from tinyjax.core import build
-
     n = inexact("logsumexp", a)
     axes = canonical_axes(axis, n.ndim)
     if b is None and where is None and not return_sign:
@@ -375,9 +373,6 @@ def standardize(
     where: ArrayLike | None = None,
 ) -> Array:
     """(x - mean) / sqrt(variance + epsilon) over axes."""
-    from tinyjax.numpy.reductions import mean as mean_of
-    from tinyjax.numpy.reductions import var as var_of
-
     n = inexact("standardize", x)
     if mean is None and variance is None and where is None and type(epsilon) is float:
         axes = canonical_axes(axis, n.ndim)

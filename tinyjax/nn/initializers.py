@@ -17,6 +17,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, lift
+from tinyjax.numpy import diagonal, linalg
 
 Initializer = Callable[..., Array]
 
@@ -175,8 +176,6 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     default = dtype
 
     def init(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Array:
-        from tinyjax.numpy import diagonal, linalg
-
         kind = default_dtype(default if dtype is None else dtype)
         if len(shape) < 2:
             raise ValueError("orthogonal initializer requires at least a 2D shape")

@@ -20,6 +20,7 @@ from tinyjax.core.source import api_boundary, hide_frames
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, is_array_like
+from tinyjax.lax.elementwise import bitcast_node
 from tinyjax.numpy import (
     comparing,
     contract,
@@ -133,8 +134,6 @@ def method_dot(
 
 def method_view(self: Array, dtype: Any = None, type: None = None) -> Array:
     """The same bytes as another dtype; the last axis grows or shrinks with the width."""
-    from tinyjax.lax.elementwise import bitcast_node
-
     if dtype is None:
         return self
     n = self.node
@@ -212,7 +211,7 @@ def method_setitem(self: Array, index: Any, value: Any) -> None:
 
 def method_array_namespace(self: Array, /, *, api_version: str | None = None) -> Any:
     """The module of functions over this array (array API)."""
-    import tinyjax.numpy
+    import tinyjax.numpy  # it stands on this file
 
     if api_version is not None and api_version not in ("2021.12", "2022.12", "2023.12", "2024.12"):
         raise ValueError(f"api_version={api_version!r} is not available")

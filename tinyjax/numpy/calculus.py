@@ -28,6 +28,7 @@ from tinyjax.numpy.promotion import (
 )
 from tinyjax.numpy.reductions import cumprod, cumsum, sum_dtype
 from tinyjax.numpy.sorting import search_node
+from tinyjax.numpy.ufuncs import remainder
 
 
 def differences(n: UOp, axis: int) -> UOp:
@@ -210,8 +211,6 @@ def interp(
     if dtypes.is_complex(q.dtype):
         raise ValueError("jnp.interp: complex x values not supported.")
     if period is not None:
-        from tinyjax.numpy.ufuncs import remainder
-
         span = b.abs_(b.cast(checked("interp", period)[0], q.dtype))
         q = remainder(finish(q), finish(span)).node
         wrapped = remainder(finish(points), finish(span)).node
@@ -324,8 +323,6 @@ def unwrap(
     period: ArrayLike = 2 * math.pi,
 ) -> Array:
     """Jumps of more than half a period removed by adding periods."""
-    from tinyjax.numpy.ufuncs import remainder
-
     (n,) = checked("unwrap", p)
     if dtypes.is_complex(n.dtype):
         raise ValueError("jnp.unwrap does not support complex inputs.")

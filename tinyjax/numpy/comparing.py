@@ -8,10 +8,13 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.errors import ConcretizationTypeError
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
+from tinyjax.numpy.creation import array_node
+from tinyjax.numpy.indexing import concrete
 from tinyjax.numpy.promotion import (
     ArrayLike,
     broadcast,
@@ -19,6 +22,7 @@ from tinyjax.numpy.promotion import (
     inexact_operands,
     promote_dtypes,
 )
+from tinyjax.numpy.reductions import all as all_of
 
 
 def clip(
@@ -89,8 +93,6 @@ def allclose(
     equal_nan: bool = False,
 ) -> Array:
     """Whether all elements are close (see `isclose`)."""
-    from tinyjax.numpy.reductions import all as all_of
-
     return all_of(isclose(a, b, rtol, atol, equal_nan))
 
 
@@ -178,8 +180,6 @@ def iterable(y: Any) -> bool:
 
 def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Whether two arrays are equal after broadcasting."""
-    from tinyjax.numpy.creation import array_node
-
     p, q = promote_dtypes([array_node(a1, None), array_node(a2, None)])
     try:
         np.broadcast_shapes(p.shape, q.shape)
@@ -191,15 +191,11 @@ def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
 
 def real_if_close(a: ArrayLike, tol: float = 100) -> Array:
     """The real part, if all imaginary parts are within `tol` epsilons of 0 (values known)."""
-    from tinyjax.numpy.indexing import concrete
-
     (n,) = inexact_operands("real_if_close", a)
     if not dtypes.is_complex(n.dtype):
         return finish(n)
     limit = tol * float(dtypes.finfo(n.dtype).eps) if tol > 1 else tol
     known = concrete(finish(b.imag(n)))
     if known is None:
-        from tinyjax.core.errors import ConcretizationTypeError
-
         raise ConcretizationTypeError(Array(n), "  The dtype of real_if_close depends on values.")
     return finish(b.real(n) if bool(np.all(np.abs(known) < limit)) else n)

@@ -16,6 +16,7 @@ from tinyjax.core.errors import BroadcastError, DotShapeError, make_error
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
+from tinyjax.numpy.creation import diagonal
 from tinyjax.numpy.promotion import (
     ArrayLike,
     canonical_axis,
@@ -23,6 +24,9 @@ from tinyjax.numpy.promotion import (
     no_out,
     promote_dtypes,
 )
+from tinyjax.numpy.reductions import sum as sum_of
+from tinyjax.numpy.shaping import ravel
+from tinyjax.numpy.ufuncs import conjugate
 
 Axes = tuple[int, ...]
 
@@ -218,9 +222,6 @@ def vdot(
     preferred_element_type: Any = None,
 ) -> Array:
     """Sum of conj(a) * b over all elements."""
-    from tinyjax.numpy.shaping import ravel
-    from tinyjax.numpy.ufuncs import conjugate
-
     return dot(
         ravel(conjugate(a)),
         ravel(b),
@@ -410,9 +411,6 @@ def trace(
 ) -> Array:
     """Sum of a diagonal."""
     no_out("trace", out)
-    from tinyjax.numpy.creation import diagonal
-    from tinyjax.numpy.reductions import sum as sum_of
-
     return sum_of(diagonal(a, offset, axis1, axis2), axis=-1, dtype=dtype)
 
 
@@ -544,8 +542,6 @@ def reduce_labels(n: UOp, labels: list[Any], keep: set[Any]) -> tuple[UOp, list[
                 f"einsum: axes labelled {label!r} of one operand have sizes {n.shape[i]} and "
                 f"{n.shape[j]}."
             )
-        from tinyjax.numpy.creation import diagonal
-
         n = diagonal(finish(n), 0, i, j).node
         labels = [s for k, s in enumerate(labels) if k not in (i, j)] + [label]
     gone = [i for i, s in enumerate(labels) if s not in keep]

@@ -10,10 +10,12 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.ops import Op
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import PYTHON_SCALARS, canonical_shape, finish, is_array_like, lift
+from tinyjax.lax.elementwise import power_node
 from tinyjax.numpy.promotion import (
     canonical_axis,
     checked,
@@ -21,6 +23,7 @@ from tinyjax.numpy.promotion import (
     promote_dtypes,
     promote_inexact,
 )
+from tinyjax.numpy.ufuncs import log10, power
 
 ArrayLike = Any
 Shape = int | Sequence[int]
@@ -136,8 +139,6 @@ def asarray(
 
 def copy(a: ArrayLike, order: str | None = None) -> Array:
     """A copy in memory of its own."""
-    from tinyjax.core.ops import Op
-
     return finish(UOp(Op.COPY, (array_node(a, None),)))
 
 
@@ -298,8 +299,6 @@ def linspace(
         out = low
     out = b.moveaxis(out, 0, canonical_axis(axis, out.ndim))
     if dtypes.is_integer(kind):
-        from tinyjax.core.ops import Op
-
         out = UOp(Op.FLOOR, (out,))
     result = finish(b.cast(out, kind))
     return (result, finish(step)) if retstep else result
@@ -315,8 +314,6 @@ def logspace(
     axis: int = 0,
 ) -> Array:
     """`base` to evenly spaced powers."""
-    from tinyjax.numpy.ufuncs import power
-
     powers = linspace(start, stop, num, endpoint, dtype=None, axis=axis)
     out = power(asarray(base, powers.dtype), powers)
     return (
@@ -333,8 +330,6 @@ def geomspace(
     axis: int = 0,
 ) -> Array:
     """Values in geometric progression from start to stop."""
-    from tinyjax.numpy.ufuncs import log10, power
-
     p, q = inexact_operands("geomspace", start, stop)
     sign = b.sign(p)
     low = log10(finish(b.div(p, sign)))
@@ -492,8 +487,6 @@ def diagflat(v: ArrayLike, k: int = 0) -> Array:
 
 def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
     """Powers of a vector as columns."""
-    from tinyjax.lax.elementwise import power_node
-
     (n,) = checked("vander", x)
     count = n.shape[0] if N is None else int(N)
     order = range(count) if increasing else range(count)[::-1]

@@ -13,8 +13,10 @@ from tinyjax.core.ops import Op
 from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish
+from tinyjax.engine.values import finish, lift
 from tinyjax.numpy.promotion import ArrayLike, canonical_axes, canonical_axis, checked
+from tinyjax.numpy.shaping import roll
+from tinyjax.numpy.ufuncs import conjugate
 
 # FFT transforms this many axes at once; more are done in turns.
 FFT_RANK = 3
@@ -149,15 +151,11 @@ def swapped(norm: str | None) -> str:
 
 def hfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Fourier transform of values whose spectrum is real."""
-    from tinyjax.numpy.ufuncs import conjugate
-
     return one_axis("irfft", conjugate(a), n, axis, swapped(norm))
 
 
 def ihfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Inverse of `hfft`."""
-    from tinyjax.numpy.ufuncs import conjugate
-
     return conjugate(one_axis("rfft", a, n, axis, swapped(norm)))
 
 
@@ -254,8 +252,6 @@ def frequencies(name: str, n: int, d: ArrayLike, dtype: Any, half: bool) -> Arra
     if not isinstance(n, (int, np.integer)):
         raise ValueError(f"n argument of jax.numpy.fft.{name} must be an int, got {n!r}")
     values = np.arange(n // 2 + 1) if half else np.fft.ifftshift(np.arange(n) - n // 2)
-    from tinyjax.engine.values import lift
-
     numbers = lift(values.astype(kind))
     (step,) = checked(name, d)
     if step.ndim:
@@ -275,8 +271,6 @@ def rfftfreq(n: int, d: ArrayLike = 1.0, *, dtype: Any = None, device: Any = Non
 
 def shifted(name: str, x: ArrayLike, axes: Any, sign: int) -> Array:
     """Axes rolled by half their size."""
-    from tinyjax.numpy.shaping import roll
-
     (n,) = checked(name, x)
     places = canonical_axes(axes, n.ndim)
     shifts = [n.shape[i] // 2 if sign > 0 else -(n.shape[i] // 2) for i in places]

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import build as b
+from tinyjax.core.errors import ConcretizationTypeError
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import asarray, finish
 from tinyjax.engine.vectorize import vmap
+from tinyjax.lax.control_flow import fori_loop, scan
+from tinyjax.numpy.indexing import concrete
 from tinyjax.numpy.promotion import ArrayLike, canonical_axis, checked
-from tinyjax.numpy.shaping import broadcast_to
+from tinyjax.numpy.shaping import broadcast_to, stack
 
 NAME = r"[A-Za-z_][A-Za-z_0-9]*|\d+"
 CORE = rf"\((?:(?:{NAME})(?:,(?:{NAME}))*)?,?\)"
@@ -290,8 +293,6 @@ class ufunc:
                 finish(b.where(v[1].node, asarray(self._call(c, v[0])).node, c.node)),
                 None,
             )
-        from tinyjax.lax.control_flow import scan
-
         out_array = scan(step, first, xs)[0]
         return finish(b.reshape(out_array.node, kept)) if keepdims else out_array
 
@@ -308,7 +309,6 @@ class ufunc:
         if not n.shape[0]:
             return x
         head = b.slice_axis(n, 0, 0, 1)
-        from tinyjax.lax.control_flow import scan
 
         def step(c: Any, v: Any) -> Any:
             made = asarray(self._call(c, v))
@@ -339,8 +339,6 @@ class ufunc:
         if isinstance(where, tuple) or not where.ndim:
             return x.at[where].set(self._call(x[where], b))  # type: ignore[no-any-return]
         values = broadcast_to(asarray(b), (*where.shape, *x.shape[1:]))
-        from tinyjax.lax.control_flow import fori_loop
-
         flat_where: Any = where.reshape(-1)
         flat_values: Any = values.reshape(where.size, *x.shape[1:])
 
@@ -364,14 +362,9 @@ class ufunc:
         self._binary("reduceat")
         if self._own["reduceat"] is not None:
             return self._own["reduceat"](a, indices, axis, dtype)  # type: ignore[no-any-return]
-        from tinyjax.numpy.indexing import concrete
-        from tinyjax.numpy.shaping import stack
-
         x: Any = asarray(a)
         known = concrete(asarray(indices))
         if known is None:
-            from tinyjax.core.errors import ConcretizationTypeError
-
             raise ConcretizationTypeError(
                 asarray(indices), "  ufunc.reduceat needs static indices."
             )

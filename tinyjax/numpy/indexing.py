@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,10 @@ from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, is_array_like, lift
 from tinyjax.interpreters.trace import values_of
+from tinyjax.lax.control_flow import while_loop
+from tinyjax.numpy.creation import array as array_of
 from tinyjax.numpy.promotion import ArrayLike, checked
+from tinyjax.numpy.ufuncs import divide, power
 
 INT64 = np.dtype(np.int64)
 INT32_MAX = 2**31 - 1
@@ -170,9 +173,7 @@ def normal_item(item: Any) -> Any:
         raise IndexTypeError(f"JAX does not support string indexing; got idx={item!r}")
     if isinstance(item, (list, tuple)):
         if any(type(i) is Array for i in item):
-            from tinyjax.numpy.creation import array
-
-            return array(item)
+            return array_of(item)
         made = np.asarray(item)
         return made.astype(np.int32) if made.size == 0 else made
     if item is None or item is Ellipsis or isinstance(item, slice) or is_array_like(item):
@@ -688,8 +689,6 @@ def known_unique(
 def scatter_any(x: UOp, vectors: UOp, value: UOp, info: ScatterInfo) -> UOp:
     """SCATTER; bools are combined as bytes (or is max, and is min)."""
     if x.dtype == np.bool_ and info.kind != "set":
-        from dataclasses import replace
-
         info = replace(info, kind="max" if info.kind in ("add", "max") else "min")
         wide = b.scatter(b.cast(x, np.uint8), vectors, b.cast(value, np.uint8), info)
         return b.ne(wide, b.like(wide, 0))
@@ -943,8 +942,6 @@ class IndexUpdateRef:
         wrap_negative_indices: bool = True,
     ) -> Array:
         """x with x[index] /= values; repeated indices divide by the product."""
-        from tinyjax.numpy.ufuncs import divide
-
         return divide(
             self.array,
             IndexUpdateRef(self._ones(), self.index).multiply(
@@ -968,8 +965,6 @@ class IndexUpdateRef:
         wrap_negative_indices: bool = True,
     ) -> Array:
         """x with x[index] **= values; repeated indices multiply exponents."""
-        from tinyjax.numpy.ufuncs import power
-
         return power(
             self.array,
             IndexUpdateRef(self._ones(), self.index).multiply(
@@ -1060,7 +1055,6 @@ class IndexUpdateRef:
             for _ in range(times):
                 carry = once(carry)
             return carry[1]  # type: ignore[no-any-return]
-        from tinyjax.lax.control_flow import while_loop
 
         def running(c: Any) -> Array:
             n = b.reduce("max", c[0].node, range(c[0].ndim))

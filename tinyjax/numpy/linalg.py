@@ -19,7 +19,10 @@ from tinyjax.engine.values import finish
 from tinyjax.lax import linalg as lapack
 from tinyjax.numpy import contract
 from tinyjax.numpy.contract import multi_dot as multi_dot
+from tinyjax.numpy.creation import diagonal as diagonal_of
 from tinyjax.numpy.determinants import determinant, sign_and_logdet
+from tinyjax.numpy.indexing import concrete
+from tinyjax.numpy.picking import take_along_node
 from tinyjax.numpy.promotion import (
     ArrayLike,
     canonical_axes,
@@ -28,6 +31,7 @@ from tinyjax.numpy.promotion import (
     promote_inexact,
 )
 from tinyjax.numpy.shaping import matrix_transpose as matrix_transpose
+from tinyjax.numpy.sorting import argsort_node
 from tinyjax.numpy.ufuncs import truth
 
 
@@ -114,8 +118,6 @@ def svd(
     if hermitian:
         w, v = (x.node for x in eigh(a))
         s = b.abs_(w)
-        from tinyjax.numpy.sorting import argsort_node
-
         order = argsort_node(s, s.ndim - 1, descending=True)
         s = _along(s, order)
         if not compute_uv:
@@ -135,8 +137,6 @@ def svd(
 
 def _along(n: UOp, order: UOp) -> UOp:
     """Elements of the last axis in another order."""
-    from tinyjax.numpy.picking import take_along_node
-
     return take_along_node(n, order, n.ndim - 1, "promise_in_bounds")
 
 
@@ -340,8 +340,6 @@ def lstsq_nodes(
     square = b.real(b.mul(gap, b.conj(gap)))
     residuals = b.sum_(square, (0,))
     if numpy_resid:
-        from tinyjax.numpy.indexing import concrete
-
         known = concrete(finish(rank))
         if known is not None and (int(known) < cols or rows <= cols):
             residuals = b.slice_axis(residuals, 0, 0, 0)
@@ -631,8 +629,6 @@ def tensordot(
 
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
     """Diagonals of the last two axes."""
-    from tinyjax.numpy.creation import diagonal as diagonal_of
-
     return diagonal_of(x, offset, -2, -1)
 
 

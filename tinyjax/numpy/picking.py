@@ -20,7 +20,7 @@ from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import canonical_shape, finish, lift
-from tinyjax.numpy.creation import array_node
+from tinyjax.numpy.creation import array_node, ones
 from tinyjax.numpy.indexing import (
     canonical_mode,
     concrete,
@@ -628,8 +628,6 @@ def mask_indices(
     n: int, mask_func: Callable[..., Any], k: int = 0, *, size: int | None = None
 ) -> tuple[Array, ...]:
     """Positions that a mask function keeps of an n by n array of ones."""
-    from tinyjax.numpy.creation import ones
-
     return nonzero(mask_func(ones((int(n), int(n))), k), size=size)
 
 

@@ -8,12 +8,15 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.errors import ConcretizationTypeError
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
+from tinyjax.lax.control_flow import scan
 from tinyjax.numpy.calculus import convolve
-from tinyjax.numpy.creation import array_node
+from tinyjax.numpy.creation import array_node, vander
 from tinyjax.numpy.indexing import concrete
+from tinyjax.numpy.linalg import eigvals, inv, lstsq
 from tinyjax.numpy.promotion import ArrayLike, checked, promote_dtypes, promote_inexact
 from tinyjax.numpy.shaping import trim_zeros
 
@@ -31,8 +34,6 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     shape = np.broadcast_shapes(coefficients.shape[1:], points.shape)
     points = b.broadcast(points, shape)
     if count > UNROLL_LIMIT:
-        from tinyjax.lax.control_flow import scan
-
         start = finish(b.full(shape, b.like(points, 0)))
 
         def step(c: Any, k: Any) -> Any:
@@ -159,8 +160,6 @@ def poly(seq_of_zeros: ArrayLike) -> Array:
     """Coefficients of the polynomial with these roots, or characteristic polynomial."""
     (n,) = promote_inexact(checked("poly", seq_of_zeros))
     if n.ndim == 2:
-        from tinyjax.numpy.linalg import eigvals
-
         if n.shape[0] != n.shape[1] or not n.shape[0]:
             raise ValueError("input must be 1d or non-empty square 2d array.")
         n = eigvals(finish(n)).node
@@ -176,8 +175,6 @@ def poly(seq_of_zeros: ArrayLike) -> Array:
 
 def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
     """Roots, as eigenvalues of the companion matrix. `strip_zeros=False` is needed under jit."""
-    from tinyjax.numpy.linalg import eigvals
-
     (n,) = promote_inexact(checked("roots", p))
     if n.ndim != 1:
         raise ValueError("Input must be a rank-1 array.")
@@ -187,8 +184,6 @@ def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
     if strip_zeros:
         known = concrete(finish(n))
         if known is None:
-            from tinyjax.core.errors import ConcretizationTypeError
-
             raise ConcretizationTypeError(
                 Array(n), "  Use jnp.roots(p, strip_zeros=False) within JAX transformations."
             )
@@ -220,9 +215,6 @@ def polyfit(
     cov: bool | str = False,
 ) -> Any:
     """Least-squares polynomial of degree `deg`, with residuals or covariance if asked."""
-    from tinyjax.numpy.creation import vander
-    from tinyjax.numpy.linalg import inv, lstsq
-
     points, values = promote_inexact(checked("polyfit", x, y))
     order = int(deg) + 1
     if order < 1:

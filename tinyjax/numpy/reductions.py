@@ -13,6 +13,7 @@ from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
+from tinyjax.numpy.creation import diagonal
 from tinyjax.numpy.promotion import (
     canonical_axes,
     canonical_axis,
@@ -674,8 +675,6 @@ def corrcoef(
     x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, dtype: Any = None
 ) -> Array:
     """Correlation coefficients."""
-    from tinyjax.numpy.creation import diagonal
-
     c = cov(x, y, rowvar, dtype=dtype)
     if not c.ndim:
         return finish(b.div(c.node, c.node))

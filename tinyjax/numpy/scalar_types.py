@@ -13,6 +13,7 @@ import numpy as np
 from tinyjax.core import dtypes
 from tinyjax.core.source import api_boundary
 from tinyjax.engine.array import Array
+from tinyjax.numpy.creation import asarray
 
 
 class ScalarMeta(type):
@@ -32,8 +33,6 @@ class ScalarMeta(type):
 
     @api_boundary
     def __call__(cls, x: Any) -> Array:
-        from tinyjax.numpy.creation import asarray
-
         return asarray(x, dtype=cls.dtype)
 
     def __instancecheck__(cls, instance: Any) -> Any:

@@ -11,12 +11,20 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.errors import BroadcastError, ConcatenateError, ReshapeError, make_error
+from tinyjax.core.errors import (
+    BroadcastError,
+    ConcatenateError,
+    ConcretizationTypeError,
+    ReshapeError,
+    make_error,
+)
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import canonical_shape, finish, lift
-from tinyjax.numpy.creation import array_node
+from tinyjax.numpy import reductions, statistics
+from tinyjax.numpy.creation import array_node, linspace
+from tinyjax.numpy.indexing import concrete, gather_node, scatter_node
 from tinyjax.numpy.promotion import (
     ArrayLike,
     canonical_axes,
@@ -25,6 +33,7 @@ from tinyjax.numpy.promotion import (
     no_out,
     promote_dtypes,
 )
+from tinyjax.numpy.sorting import argsort, sort
 
 Axis = int | Sequence[int] | None
 
@@ -131,7 +140,7 @@ def permute_node(n: UOp, axes: Any) -> UOp:
         return b.permute(n, tuple(range(n.ndim))[::-1])
     order = tuple(canonical_axis(a, n.ndim) for a in axes)
     if len(order) != n.ndim or len(set(order)) != n.ndim:
-        raise ValueError(
+        raise TypeError(
             f"transpose permutation isn't a permutation of operand dimensions, got permutation "
             f"{tuple(axes)} for operand shape {n.shape}."
         )
@@ -540,8 +549,6 @@ def repeat(
         if total_repeat_length is None:
             return finish(out)
         counts = lift(np.full((size,), times))
-    from tinyjax.numpy.indexing import concrete, gather_node
-
     counts = b.broadcast(counts, (size,)) if counts.ndim == 0 or counts.shape == (1,) else counts
     if counts.shape != (size,):
         raise ValueError(
@@ -552,8 +559,6 @@ def repeat(
     if known is not None and total_repeat_length is None:
         chosen = finish(lift(np.repeat(np.arange(size, dtype=np.int32), known)))
     elif total_repeat_length is None:
-        from tinyjax.core.errors import ConcretizationTypeError
-
         raise ConcretizationTypeError(
             Array(counts),
             "  When jit-compiling jnp.repeat, the total number of repeats must be static. To fix "
@@ -824,8 +829,6 @@ def pad_mirror(n: UOp, axis: int, lo: int, hi: int, mode: str, kind: str) -> UOp
 
 def pad_ramp(n: UOp, axis: int, lo: int, hi: int, end_values: Any) -> UOp:
     """The border falls linearly to an end value."""
-    from tinyjax.numpy.creation import linspace
-
     low, high = per_side(end_values, n.ndim, n.dtype)[axis]
     size = n.shape[axis]
 
@@ -851,8 +854,6 @@ def pad_ramp(n: UOp, axis: int, lo: int, hi: int, end_values: Any) -> UOp:
 
 def pad_statistic(n: UOp, axis: int, lo: int, hi: int, mode: str, stat_length: Any) -> UOp:
     """The border is the maximum, minimum, mean or median of the (outermost) elements."""
-    from tinyjax.numpy import reductions, statistics
-
     functions: dict[str, Callable[..., Array]] = {
         "maximum": reductions.max,
         "minimum": reductions.min,
@@ -882,7 +883,7 @@ def pad_statistic(n: UOp, axis: int, lo: int, hi: int, mode: str, stat_length: A
 
 def pad_by_function(n: UOp, widths: PadWidths, function: Any, kwargs: dict[str, Any]) -> Array:
     """NumPy's protocol: `function(vector, (lo, hi), axis, kwargs)` returns the padded vector."""
-    from tinyjax.numpy.functional import apply_along_axis
+    from tinyjax.numpy.functional import apply_along_axis  # it stands on this file
 
     out = finish(b.pad(n, [(lo, hi, 0) for lo, hi in widths]))
     for axis, pair in enumerate(widths):
@@ -897,8 +898,6 @@ def delete(
     arr: ArrayLike, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False
 ) -> Array:
     """Without the elements at these positions: an int, a slice, indices or a mask."""
-    from tinyjax.numpy.indexing import concrete, gather_node
-
     (n,) = checked("delete", arr)
     if axis is None:
         n, axis = b.reshape(n, (n.aval.size,)), 0
@@ -935,8 +934,6 @@ def delete(
         raise_traced_delete(where)
     at = b.reshape(b.cast(where, b.INT32), (where.aval.size,))
     at = b.where(b.lt(at, b.like(at, 0)), b.add(at, b.like(at, size)), at)
-    from tinyjax.numpy.sorting import sort
-
     sorted_at = sort(finish(at)).node
     count = sorted_at.shape[0]
     # Kept element k sits after the deleted ones whose position less their rank is at most k.
@@ -950,8 +947,6 @@ def delete(
 
 def raise_traced_delete(where: UOp) -> None:
     """The size of the result would depend on values."""
-    from tinyjax.core.errors import ConcretizationTypeError
-
     raise ConcretizationTypeError(
         Array(where),
         "  The size of jnp.delete's result depends on how many different positions are deleted: "
@@ -961,8 +956,6 @@ def raise_traced_delete(where: UOp) -> None:
 
 def insert(arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None) -> Array:
     """With `values` inserted before the given positions."""
-    from tinyjax.numpy.indexing import concrete
-
     a, v = checked("insert", arr, values)
     if axis is None:
         a, axis = b.reshape(a, (a.aval.size,)), 0
@@ -994,11 +987,7 @@ def insert(arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None)
         at = b.expand(at, (count,), (0,))
     block = (*a.shape[:place], count, *a.shape[place + 1 :])
     v = b.cast(b.broadcast(v, block), a.dtype, a.aval.weak_type)
-    from tinyjax.numpy.sorting import argsort
-
     order = argsort(finish(at)).node
-    from tinyjax.numpy.indexing import gather_node, scatter_node
-
     at = gather_node(at, finish(order))
     v = gather_node(v, (slice(None),) * place + (finish(order),))
     target = finish(b.add(at, b.iota((count,), 0)))
@@ -1020,14 +1009,10 @@ def insert(arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None)
 
 def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
     """Without zeros at the front and back, along one axis or all (values must be known)."""
-    from tinyjax.numpy.indexing import concrete
-
     (n,) = checked("trim_zeros", filt)
     array = finish(n)
     known = concrete(array)
     if known is None:
-        from tinyjax.core.errors import ConcretizationTypeError
-
         raise ConcretizationTypeError(
             array, "  The size of jnp.trim_zeros's result depends on values."
         )

@@ -10,9 +10,11 @@ from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.infos import GatherInfo
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
+from tinyjax.numpy.indexing import gather_node
 from tinyjax.numpy.promotion import (
     ArrayLike,
     canonical_axis,
@@ -85,7 +87,7 @@ def argsort(
 
 def lexsort(keys: Any, axis: int = -1) -> Array:
     """Positions that sort by several keys, the last one first."""
-    from tinyjax.numpy.shaping import sequence
+    from tinyjax.numpy.shaping import sequence  # it stands on this file
 
     nodes = sequence("lexsort", keys)
     if not nodes:
@@ -144,8 +146,6 @@ def search_node(values: UOp, query: UOp, right: bool) -> UOp:
         v = b.expand(values, wide, (len(shape),))
         q = b.expand(query, wide, tuple(range(len(shape))))
         return b.sum_(b.cast(below(v, q, right), b.INT32), (len(shape),))
-    from tinyjax.core.infos import GatherInfo
-
     info = GatherInfo((), (0,), (0,), (1,), mode="clip")
     # The answer is in [low, low + 2**k - 1] with k falling to 0: each step halves the interval.
     low = b.full(shape, b.scalar(0, b.INT32))
@@ -183,8 +183,6 @@ def searchsorted(
         )
     values, query = checked("searchsorted", a, v)
     if sorter is not None:
-        from tinyjax.numpy.indexing import gather_node
-
         values = gather_node(values, finish(checked("searchsorted", sorter)[0]))
     if values.ndim != 1:
         raise ValueError("a should be 1-dimensional")

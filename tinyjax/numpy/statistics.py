@@ -10,12 +10,14 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.errors import ConcretizationTypeError
 from tinyjax.core.infos import ScatterInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, lift
-from tinyjax.numpy.creation import array_node
+from tinyjax.numpy.creation import array_node, linspace
+from tinyjax.numpy.indexing import concrete
 from tinyjax.numpy.promotion import (
     ArrayLike,
     canonical_axes,
@@ -33,7 +35,7 @@ METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 def at_position(n: UOp, positions: UOp) -> UOp:
     """Elements along the last axis: `positions` are [k, *lead] with the result [k, *lead]."""
-    from tinyjax.numpy.picking import take_along_node
+    from tinyjax.numpy.picking import take_along_node  # it stands on this file
 
     lead = n.ndim - 1
     moved = b.permute(positions, (*range(1, lead + 1), 0))
@@ -289,12 +291,8 @@ def bincount(
     if n.dtype == np.bool_:
         n = b.cast(n, b.INT32)
     if length is None:
-        from tinyjax.numpy.indexing import concrete
-
         known = concrete(finish(n))
         if known is None:
-            from tinyjax.core.errors import ConcretizationTypeError
-
             raise ConcretizationTypeError(
                 Array(n),
                 "  The error occurred because of argument 'x' of jnp.bincount. To avoid this "
@@ -347,8 +345,6 @@ def histogram_bin_edges(
         raise NotImplementedError("string values for `bins` not implemented.")
     if np.ndim(bins) == 1:
         return finish(b.cast(array_node(bins, None), n.dtype))
-    from tinyjax.numpy.creation import linspace
-
     if range is None:
         every = builtins.range(n.ndim)
         low, high = (

@@ -13,8 +13,10 @@ from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value
 from tinyjax.engine.array import Array
+from tinyjax.engine.custom_rules import custom_jvp
 from tinyjax.engine.eager import eager
 from tinyjax.engine.values import finish
+from tinyjax.lax.control_flow import while_loop
 from tinyjax.lax.elementwise import power_node
 from tinyjax.numpy.promotion import (
     broadcast,
@@ -367,6 +369,8 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
     exponent = static_integer(y)
     if exponent is not None:
         n, other = checked("power", x, y)
+        if n.dtype == np.bool_:
+            n = b.cast(n, b.INT32)
         n, _ = promote_dtypes([n, other])
         if exponent < 0 and not dtypes.is_inexact(n.dtype):
             raise ValueError(
@@ -374,8 +378,6 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
                 f"{exponent}; "
                 "convert the base to a float."
             )
-        if n.dtype == np.bool_:
-            n = b.cast(n, b.INT32)
         return finish(power_node(n, exponent))
     p, q = checked("power", x, y)
     p, q = broadcast("power", promote_dtypes([p, q]))
@@ -449,8 +451,6 @@ def logaddexp_node(p: UOp, q: UOp) -> UOp:
 
 def logaddexp(x: ArrayLike, y: ArrayLike, /) -> Array:
     """log(exp(x) + exp(y))."""
-    from tinyjax.engine.custom_rules import custom_jvp
-
     p, q = inexact_operands("logaddexp", x, y)
     global _logaddexp
     if _logaddexp is None:
@@ -695,8 +695,6 @@ def _integers(name: str, x: ArrayLike, y: ArrayLike) -> list[UOp]:
 
 def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
     """Greatest common divisor (Euclid's algorithm in a while loop)."""
-    from tinyjax.lax.control_flow import while_loop
-
     p, q = _integers("gcd", x1, x2)
     shape = p.shape or q.shape
     first, second = finish(b.fill_to(b.abs_(p), shape)), finish(b.fill_to(b.abs_(q), shape))

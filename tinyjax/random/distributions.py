@@ -13,12 +13,16 @@ import numpy as np
 
 from tinyjax.core import build, dtypes
 from tinyjax.core import build as b
+from tinyjax.core.infos import GatherInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_jvp
 from tinyjax.engine.values import canonical_shape, finish, finish_all, lift
+from tinyjax.engine.vectorize import vmap
+from tinyjax.lax.control_flow import while_loop
 from tinyjax.lax.special import random_gamma_grad
+from tinyjax.numpy import diagonal, linalg, searchsorted
 from tinyjax.random.keys import KeyLike, data_of, split_data
 
 UINTS = {8: np.dtype("u1"), 16: np.dtype("u2"), 32: np.dtype("u4"), 64: np.dtype("u8")}
@@ -132,14 +136,15 @@ def randint(
     out_sharding: Any = None,
 ) -> Array:
     """Uniform integers in [minval, maxval): two draws combined, so that the bias is below
-    2**-32."""
-    kind = (
+    2**-32. Those of 8 and 16 bits are drawn as int32."""
+    result = (
         dtypes.canonicalize_dtype(np.int64)
         if dtype is None
         else dtypes.user_dtype(dtype, "randint")
     )
-    if not dtypes.is_integer(kind):
-        raise TypeError(f"randint only accepts integer dtypes, got {kind.name}")
+    if not dtypes.is_integer(result):
+        raise TypeError(f"randint only accepts integer dtypes, got {result.name}")
+    kind = result if dtypes.bit_width(result) >= 32 else b.INT32
     data, _ = data_of(key, "randint")
     low, high = lift(minval), lift(maxval)
     if not dtypes.is_integer(low.dtype) or not dtypes.is_integer(high.dtype):
@@ -147,6 +152,10 @@ def randint(
             f"minval and maxval must be integers, got {low.dtype.name} and {high.dtype.name}"
         )
     target = joined_shape("randint", shape, low, high)
+    if kind != result:
+        info = dtypes.iinfo(result)
+        low = clamp_cast(low, kind, int(info.min), int(info.max))
+        high = clamp_cast(high, kind, int(info.min), int(info.max) + 1)
     info = dtypes.iinfo(kind)
     top, bottom = int(info.max), int(info.min)
     wide = np.dtype(np.int64)
@@ -172,7 +181,7 @@ def randint(
     offset = b.add(b.mul(UOp(Op.REM, (upper, span)), multiplier), UOp(Op.REM, (lower, span)))
     offset = UOp(Op.REM, (offset, span))
     out = b.add(low, b.bitcast(offset, kind))
-    return finish(b.fill_to(out, target))
+    return finish(b.fill_to(b.cast(out, result), target))
 
 
 def clamp_cast(x: UOp, kind: Any, bottom: int, top: int) -> UOp:
@@ -433,8 +442,6 @@ def multivariate_normal(
     out_sharding: Any = None,
 ) -> Array:
     """Normal vectors of a mean and covariance: mean + L z, L the Cholesky factor."""
-    from tinyjax.numpy import linalg
-
     if method not in ("cholesky", "svd", "eigh"):
         raise ValueError("method must be one of {'svd', 'eigh', 'cholesky'}")
     kind = float_dtype(dtype, "multivariate_normal")
@@ -484,8 +491,6 @@ def permutation_node(data: UOp, x: UOp, axis: int) -> UOp:
 
 def take_axis(x: UOp, order: UOp, axis: int) -> UOp:
     """x with slices along `axis` in the given order."""
-    from tinyjax.core.infos import GatherInfo
-
     info = GatherInfo(
         offset_dims=tuple(i for i in range(x.ndim) if i != axis),
         collapsed_slice_dims=(axis,),
@@ -561,8 +566,6 @@ def choice(
                 f"{weights.shape} and a.shape[axis] is {size}."
             )
         if replace:
-            from tinyjax.numpy import searchsorted
-
             total = b.prefix("add", weights, 0)
             last = b.squeeze(b.slice_axis(total, 0, size - 1, size), (0,))
             u = uniform_node(data, target, weights.dtype)
@@ -676,8 +679,6 @@ def log_gamma_one(data: UOp, alpha: UOp) -> UOp:
     Source: Marsaglia and Tsang, "A simple method for generating gamma variables" (2000). For alpha
     below 1 a variate of alpha + 1 is scaled by u**(1/alpha).
     """
-    from tinyjax.lax.control_flow import while_loop
-
     dtype = alpha.dtype
     one, third = b.scalar(1, dtype), b.scalar(1 / 3, dtype)
     boosted = b.ge(alpha, one)
@@ -754,8 +755,6 @@ def loggamma(
 @custom_jvp
 def _log_gamma_draws(keys: Array, alpha: Array) -> Array:
     """One variate per key."""
-    from tinyjax.engine.vectorize import vmap
-
     return vmap(lambda k, al: finish(log_gamma_one(lift(k), lift(al))))(keys, alpha)  # type: ignore[no-any-return]
 
 
@@ -880,8 +879,6 @@ def orthogonal(
 ) -> Array:
     """Uniform orthogonal (unitary) matrices: QR of normals, with the signs of R's diagonal taken
     out."""
-    from tinyjax.numpy import diagonal, linalg
-
     kind = (
         dtypes.canonicalize_dtype(np.float64)
         if dtype is None

@@ -50,8 +50,8 @@ class Target:
 
 @functools.cache
 def _llvm() -> Any:
-    """llvmlite.binding, initialised; imported on the first compile because it takes 60 ms."""
-    import llvmlite.binding as llvm
+    """llvmlite.binding, initialised on the first compile."""
+    import llvmlite.binding as llvm  # 60 ms
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -176,7 +176,7 @@ def compile_ir(
 
     Raises: CompileError if LLVM rejects the text; LoadError if the object calls a function that is
     not in `allowed`.
-    Cost: 1.4 to 25 ms (`LOWERING_FACTS` 4); LLVM serialises threads.
+    Cost: 1.4 to 25 ms; LLVM serialises threads.
     """
     with _llvm_lock:
         llvm = _llvm()
