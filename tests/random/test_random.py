@@ -38,6 +38,7 @@ EXACT: dict[str, Case] = {
     "randint": lambda J: J.random.randint(J.random.key(0), (10,), 0, 7),
     "randint wide": lambda J: J.random.randint(J.random.key(0), (4,), -(2**31), 2**31 - 1),
     "randint u8": lambda J: J.random.randint(J.random.key(0), (10,), 0, 256, np.uint8),
+    "randint between floats": lambda J: J.random.randint(J.random.key(0), (9,), -1.9, 5.7),
     "randint of few bits": lambda J: [
         J.random.randint(J.random.key(0), (40,), low, high, kind)
         for kind in (np.int8, np.uint8, np.int16, np.uint16)

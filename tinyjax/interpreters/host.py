@@ -50,7 +50,8 @@ def cholesky(params: tuple[Any, ...], a: Array) -> list[Array]:
     a = widen(a)
     low = np.tril(a)
     full = low + np.conj(np.swapaxes(np.tril(a, -1), -1, -2))
-    return per_matrix(lambda m: [np.linalg.cholesky(m)], full)
+    (factor,) = per_matrix(lambda m: [np.linalg.cholesky(m)], full)
+    return [np.tril(factor)]  # zero above the diagonal also where it is NaN
 
 
 def qr(params: tuple[Any, ...], a: Array) -> list[Array]:

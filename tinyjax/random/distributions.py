@@ -146,11 +146,10 @@ def randint(
         raise TypeError(f"randint only accepts integer dtypes, got {result.name}")
     kind = result if dtypes.bit_width(result) >= 32 else b.INT32
     data, _ = data_of(key, "randint")
-    low, high = lift(minval), lift(maxval)
-    if not dtypes.is_integer(low.dtype) or not dtypes.is_integer(high.dtype):
-        raise TypeError(
-            f"minval and maxval must be integers, got {low.dtype.name} and {high.dtype.name}"
-        )
+    low, high = (
+        n if dtypes.is_integer(n.dtype) else b.cast(n, dtypes.default_int_dtype())
+        for n in (lift(minval), lift(maxval))
+    )
     target = joined_shape("randint", shape, low, high)
     if kind != result:
         info = dtypes.iinfo(result)
