@@ -50,6 +50,8 @@ def is_identity(node: UOp, kind: str) -> bool:
     """Whether a literal changes nothing in a fold of this kind; -0.0 is as good as 0.0 in a sum."""
     if node.op is not Op.CONST or not hasattr(node.aval, "dtype"):
         return False
+    if kind in ("and", "or", "xor") and dtypes.is_inexact(node.aval.dtype):
+        return False  # a float on the way to what is folded, behind a comparison
     return bool(const_value(node) == identity(kind, node.aval.dtype))
 
 

@@ -168,7 +168,7 @@ class DotKernel(Kernel):
     def slots(self) -> int:
         """Outputs and inputs."""
         params = [n.arg[0] for n in toposort(self.body.src) if n.op is Op.PARAM]
-        return len(self.body.src) + 1 + int(max(params))
+        return len(self.body.src) + 1 + int(max(params, default=-1))
 
     def codes(self, target: Target) -> list[Code]:
         """Packing, the product, the sum of parts: as the schedule says."""
