@@ -641,7 +641,7 @@ class _Planner:
         home = self.candidates(node)
         if not home and node.op is Op.GETTUPLE:
             home = self.sibling_result(node)
-        if len(uses) == 1 and home and node not in self.must:
+        if list(uses) == home and node not in self.must:
             self.inline(node, uses, "once per result, where it is read")
         elif home:
             self.realise(node, home[0], "its reader computes it")
