@@ -163,6 +163,9 @@ def own_error(node: UOp, value: Array, args: Sequence[Array]) -> Array | None:
         if op is Op.MUL:  # relative to the terms that may cancel
             size = np.abs(as_float(args[0])) * np.abs(as_float(args[1]))
         error = count * ulp(size, dtype)
+        if op is Op.ATAN2:  # on the logarithm's cut, the rounding of the quotient chooses a side
+            on_cut = np.abs(np.abs(as_float(value).real) - np.pi) <= error
+            error = np.where(on_cut, UNKNOWN, error)
         return np.where(np.isfinite(size), error, UNKNOWN)
     if op in EXACT:
         return None

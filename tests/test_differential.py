@@ -165,8 +165,12 @@ def parameters(*args: np.ndarray) -> list[UOp]:
 
 
 @pytest.mark.parametrize(
-    "seed", [22888, 30186, 30709, 33772, 35894, 36174, 42252, 60026, 64466, 84721, 700627]
-)
+    "seed",
+    [
+        22888, 30186, 30709, 33772, 35894, 36174, 42252, 60026, 64466, 72326, 76032, 83782, 84721,
+        700627,
+    ],
+)  # fmt: skip
 def test_graphs_that_differed_once_agree(seed):
     compare([seed], run_compiled, 8)
 

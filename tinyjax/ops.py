@@ -37,104 +37,58 @@ def identity(kind: str, dtype: Any) -> Any:
     return limits.min if kind == "max" else limits.max
 
 
-def segments(
-    kind: str,
-    data: Any,
-    segment_ids: Any,
-    num_segments: int | None,
-    known: tuple[bool, bool],
-    bucket_size: int | None,
-    mode: Any,
-) -> Array:
-    """One reduction; with buckets one per run of rows, which are then reduced.
+def over_segments(name: str, kind: str, what: str) -> Callable[..., Array]:
+    """The public function of one reduction."""
 
-    `known` of the ids: whether they are sorted, and whether they are unique.
+    def reduce_segments(
+        data: Any,
+        segment_ids: Any,
+        num_segments: int | None = None,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        bucket_size: int | None = None,
+        mode: Any = None,
+    ) -> Array:
+        data, ids = jnp.asarray(data), jnp.asarray(segment_ids)
+        if num_segments is None:
+            try:
+                num_segments = int(ids.max()) + 1
+            except ConcretizationTypeError as error:
+                raise type(error)(
+                    f"{name}: the number of segments depends on the values of segment_ids, which "
+                    f"are not known while tracing.\n  Pass num_segments=.\n{error}"
+                ) from None
+        if num_segments < 0:
+            raise ValueError("num_segments must be non-negative.")
+        options: dict[str, Any] = {
+            "indices_are_sorted": indices_are_sorted and bucket_size is None,
+            "unique_indices": unique_indices,
+            "mode": "drop" if mode is None else mode,
+            "wrap_negative_indices": False,
+        }
+        at: Any = ids
+        shape: tuple[int, ...] = (num_segments, *data.shape[1:])
+        if bucket_size is not None:
+            at = (jnp.arange(ids.shape[0]) // bucket_size, ids)
+            shape = (-(-ids.size // bucket_size), *shape)
+        start = jnp.full(shape, identity(kind, data.dtype), data.dtype)
+        update = getattr(start.at[at], "multiply" if kind == "mul" else kind)
+        found: Array = update(data, **options)
+        return found if bucket_size is None else REDUCTIONS[kind](found, 0).astype(data.dtype)
+
+    reduce_segments.__name__ = reduce_segments.__qualname__ = name
+    reduce_segments.__doc__ = f"""{what} of the rows of `data` [n, ...] by `segment_ids` [n].
+
+    Gives [num_segments, ...]; `num_segments` is by default the greatest id plus one, and must be
+    given while tracing. `bucket_size` combines runs of that many rows apart first, for accuracy.
+    Raises: ConcretizationTypeError if the number of segments is not known. Cost: O(data.size).
     """
-    data, ids = jnp.asarray(data), jnp.asarray(segment_ids)
-    if num_segments is None:
-        try:
-            num_segments = int(ids.max()) + 1
-        except ConcretizationTypeError as error:
-            raise type(error)(
-                f"segment_{kind}: the number of segments depends on the values of segment_ids, "
-                f"which are not known while tracing.\n  Pass num_segments=.\n{error}"
-            ) from None
-    if num_segments < 0:
-        raise ValueError("num_segments must be non-negative.")
-    options: dict[str, Any] = {
-        "indices_are_sorted": known[0] and bucket_size is None,
-        "unique_indices": known[1],
-        "mode": "drop" if mode is None else mode,
-        "wrap_negative_indices": False,
-    }
-    at: Any = ids
-    shape: tuple[int, ...] = (num_segments, *data.shape[1:])
-    if bucket_size is not None:
-        at = (jnp.arange(ids.shape[0]) // bucket_size, ids)
-        shape = (-(-ids.size // bucket_size), *shape)
-    start = jnp.full(shape, identity(kind, data.dtype), data.dtype)
-    found: Array = getattr(start.at[at], "multiply" if kind == "mul" else kind)(data, **options)
-    return found if bucket_size is None else REDUCTIONS[kind](found, 0).astype(data.dtype)
+    return reduce_segments
 
 
-def segment_sum(
-    data: Any,
-    segment_ids: Any,
-    num_segments: int | None = None,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    bucket_size: int | None = None,
-    mode: Any = None,
-) -> Array:
-    """Sums of the rows of `data` [n, ...] by `segment_ids` [n]: [num_segments, ...].
-
-    `num_segments` is by default the greatest id plus one, and must be given while tracing.
-    `bucket_size` sums runs of that many rows apart first, for accuracy. Cost: O(data.size).
-    """
-    known = indices_are_sorted, unique_indices
-    return segments("add", data, segment_ids, num_segments, known, bucket_size, mode)
-
-
-def segment_prod(
-    data: Any,
-    segment_ids: Any,
-    num_segments: int | None = None,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    bucket_size: int | None = None,
-    mode: Any = None,
-) -> Array:
-    """Products of rows by segment; see `segment_sum`."""
-    known = indices_are_sorted, unique_indices
-    return segments("mul", data, segment_ids, num_segments, known, bucket_size, mode)
-
-
-def segment_max(
-    data: Any,
-    segment_ids: Any,
-    num_segments: int | None = None,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    bucket_size: int | None = None,
-    mode: Any = None,
-) -> Array:
-    """Maxima of rows by segment; see `segment_sum`."""
-    known = indices_are_sorted, unique_indices
-    return segments("max", data, segment_ids, num_segments, known, bucket_size, mode)
-
-
-def segment_min(
-    data: Any,
-    segment_ids: Any,
-    num_segments: int | None = None,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    bucket_size: int | None = None,
-    mode: Any = None,
-) -> Array:
-    """Minima of rows by segment; see `segment_sum`."""
-    known = indices_are_sorted, unique_indices
-    return segments("min", data, segment_ids, num_segments, known, bucket_size, mode)
-
+segment_sum = over_segments("segment_sum", "add", "Sums")
+segment_prod = over_segments("segment_prod", "mul", "Products")
+segment_max = over_segments("segment_max", "max", "Maxima")
+segment_min = over_segments("segment_min", "min", "Minima")
 
 _publish_functions(globals())

@@ -208,6 +208,11 @@ def test_extreme_operands_neither_overflow_nor_vanish(dtype: Any) -> None:
     far, near = (math.sqrt((math.sqrt(2) + side) / 2) for side in (1, -1))
     close("SIGN", [-most, most], [-math.sqrt(0.5), math.sqrt(0.5)])
     close("SQRT", [most, most], [math.sqrt(most) * far, math.sqrt(most) * near])
+    tall = math.log(most) + math.log(2) + 0.5 * math.log(2)
+    close("ACOSH", [most, most], [tall, math.pi / 4])
+    close("ASINH", [-most, most], [-tall, math.pi / 4])
+    close("ACOS", [most, -most], [math.pi / 4, tall])
+    close("ASIN", [most, -most], [math.pi / 4, -tall])
     inverse = math.sqrt(0.5) / math.sqrt(most)
     close("RSQRT", [most, most], [inverse * far, -inverse * near])
     x = math.log(float(info.max)) + 3  # e**x overflows, e**x * sin(0.01) does not

@@ -32,6 +32,23 @@ class CallInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class DerivedRule:
+    """A custom derivative rule made of another: it has the kinds of rules that one has."""
+
+    rule: Any
+
+    @property
+    def has_jvp(self) -> bool:
+        """Whether there is a forward rule."""
+        return bool(self.rule.has_jvp)
+
+    @property
+    def has_vjp(self) -> bool:
+        """Whether there is a pair of reverse rules."""
+        return bool(self.rule.has_vjp)
+
+
+@dataclass(frozen=True, slots=True)
 class ScanInfo:
     """SCAN over `(*consts, *carry, *xs)`; its body maps `(*consts, *carry, *x)` to `(*carry, *y)`."""
 

@@ -18,7 +18,15 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes, sites
 from tinyjax.core.avals import TOKEN, Aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
-from tinyjax.core.infos import CallInfo, GatherInfo, ScanInfo, ScatterInfo, each_backward, nonzero
+from tinyjax.core.infos import (
+    CallInfo,
+    DerivedRule,
+    GatherInfo,
+    ScanInfo,
+    ScatterInfo,
+    each_backward,
+    nonzero,
+)
 from tinyjax.core.ops import COMPARISONS, ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, depends_on, get, results, token_of, toposort, tuple_of
 from tinyjax.interpreters.effects import apply_rule, has_effects, inserted, token_index, without
@@ -387,24 +395,15 @@ def with_token(body: UOp, kinds: Sequence[Aval], flags: Flags) -> tuple[list[Ava
 
 
 @dataclass(frozen=True, slots=True)
-class BatchedRule:
+class BatchedRule(DerivedRule):
     """A custom derivative rule over all examples: its closed bodies, batched.
 
     The user's Python rule is not run again; a batched cotangent of an unbatched argument is summed.
     """
 
-    rule: Any
     flags: Flags
     size: int
     num_out: int
-
-    @property
-    def has_jvp(self) -> bool:
-        return bool(self.rule.has_jvp)
-
-    @property
-    def has_vjp(self) -> bool:
-        return bool(self.rule.has_vjp)
 
     def _examples(self, avals: Sequence[Aval]) -> list[Aval]:
         return [example(a, f) for a, f in zip(avals, self.flags, strict=True)]

@@ -20,6 +20,7 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval
 from tinyjax.core.body import fresh_var, open_body, reclose
+from tinyjax.core.infos import DerivedRule
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const, get, results, substitute, token_of, toposort, tuple_of
 from tinyjax.interpreters.jvp import Tangent, jvp
@@ -263,18 +264,8 @@ def split_while(n: UOp, src: Sequence[UOp], again: Sequence[UOp], prints: bool) 
 
 
 @dataclass(frozen=True, slots=True)
-class QuietRule:
+class QuietRule(DerivedRule):
     """A custom rule whose forward effects have happened; those of its backward rule are to come."""
-
-    rule: Any
-
-    @property
-    def has_jvp(self) -> bool:
-        return bool(self.rule.has_jvp)
-
-    @property
-    def has_vjp(self) -> bool:
-        return bool(self.rule.has_vjp)
 
     def jvp_body(self, avals: Sequence[Aval], zero: tuple[bool, ...]) -> tuple[UOp, Any]:
         """The rule's, without effects."""

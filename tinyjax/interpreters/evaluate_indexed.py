@@ -144,6 +144,15 @@ COMBINE: dict[str, np.ufunc] = {
 }
 
 
+def extreme_at(kind: str, y: Array, places: Array, values: Array) -> None:
+    """y[places] = the min or max with each of values; -0 is below +0 (NumPy leaves it to chance)."""
+    first = y.copy()
+    COMBINE[kind].at(y, places, values)
+    for at, x in ((np.arange(y.size), first), (places, values)):
+        wins = (x == 0) & (np.signbit(x) == (kind == "min")) & (y[at] == 0)
+        y[at[wins]] = x[wins]
+
+
 def scatter(node: UOp, args: list[Array]) -> Array:
     """A copy of x with windows combined into it, in row-major order of the index array.
 
@@ -175,5 +184,9 @@ def scatter(node: UOp, args: list[Array]) -> Array:
     if x.dtype.num >= BUILTIN:
         wide = WIDE[x.dtype]
         y, values = y.astype(wide), values.astype(wide)
-    COMBINE[info.kind].at(y.reshape(-1), flat.reshape(-1), values.reshape(-1))
+    places, values = flat.reshape(-1), values.reshape(-1)
+    if info.kind in ("min", "max") and y.dtype.kind == "f":
+        extreme_at(info.kind, y.reshape(-1), places, values)
+    else:
+        COMBINE[info.kind].at(y.reshape(-1), places, values)
     return narrow(y, x.dtype)

@@ -15,6 +15,7 @@ Reference: Blondel et al., "Efficient and Modular Implicit Differentiation" (202
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -63,7 +64,7 @@ def check_shapes(name: str, got: Sequence[Aval], wanted: Sequence[Aval]) -> None
         raise ValueError(f"{name}() output shapes must match b, got {shapes[0]} and {shapes[1]}")
 
 
-class ImplicitRule:
+class ImplicitRule(ABC):
     """A derivative rule in terms of bodies: `tangents(params, dots)` of a call's arguments.
 
     `params` are the arguments of the call, `dots` their tangents (None for zero).
@@ -76,14 +77,13 @@ class ImplicitRule:
         self._made: dict[Any, tuple[UOp, Flags]] = {}
 
     body: UOp
+    info: CallInfo
 
+    @abstractmethod
     def tangents(
         self, params: Sequence[UOp], dots: Sequence[Tangent], outs: Sequence[UOp]
     ) -> list[Tangent]:
         """Tangents of the outputs of the call."""
-        raise NotImplementedError
-
-    info: CallInfo
 
     def outputs(self, values: Sequence[UOp]) -> tuple[list[UOp], list[UOp]]:
         """Results of the call, and its token if it has effects."""

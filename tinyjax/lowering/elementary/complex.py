@@ -363,15 +363,24 @@ def unit_signs(z: Complex) -> tuple[Num, Num, Num]:
     return infinite, unit(z.re), unit(z.im)
 
 
+def shrunk(z: Complex) -> tuple[Complex, Num]:
+    """z/4 and log 4 where |z| could overflow, else z and 0: asin and acos are logarithms there."""
+    huge = z.re.const(2.0 ** (z.re.format.bias - 1))
+    big = (huge < abs(z.re)) | (huge < abs(z.im))
+    scale = where(big, z.re.const(0.25), 1.0)
+    return Complex(z.re * scale, z.im * scale), where(big, z.re.const(math.log(4.0)), 0.0)
+
+
 def asin(z: Complex) -> Complex:
     """Kahan: atan(re / Re(p q)) + i asinh(Im(conj(p) q)), p = sqrt(1 - z), q = sqrt(1 + z).
 
     Both products are sums of terms of one sign.
     """
     x, y = z
-    p, q = roots(z)
-    re = atan2(x, fma(p.re, q.re, -(p.im * q.im)))
-    im = real_asinh(fma(p.re, q.im, -(p.im * q.re)))
+    near, shift = shrunk(z)
+    p, q = roots(near)
+    re = atan2(near.re, fma(p.re, q.re, -(p.im * q.im)))
+    im = abs(real_asinh(fma(p.re, q.im, -(p.im * q.re)))) + shift
     infinite, x1, y1 = unit_signs(z)
     re = where(infinite, atan2(x1, abs(y1)), where(x.eq(0), x, re))
     im = where(infinite, math.inf, where(y.eq(0) & x.ne(x), math.nan, im))
@@ -381,9 +390,10 @@ def asin(z: Complex) -> Complex:
 def acos(z: Complex) -> Complex:
     """Kahan: 2 atan(Re(p) / Re(q)) - i asinh(Im(conj(p) q)), p and q as in `asin`."""
     x, y = z
-    p, q = roots(z)
+    near, shift = shrunk(z)
+    p, q = roots(near)
     re = 2.0 * atan2(p.re, q.re)
-    im = real_asinh(fma(p.re, q.im, -(p.im * q.re)))
+    im = abs(real_asinh(fma(p.re, q.im, -(p.im * q.re)))) + shift
     infinite, x1, y1 = unit_signs(z)
     re = where(infinite, atan2(abs(y1), x1), re)
     re = where(x.eq(0) & y.ne(y), table.HALF_PI[x.format.bits][0], re)
