@@ -492,12 +492,20 @@ def dot(node: UOp, known: list[Known]) -> Known:
         e = errors_of(k)
         return finite_size(k[0]), np.where(np.isinf(e), 0, e)
 
+    count = math.prod(x.shape[a] for a in node.arg.contract[0])
     (sx, dx), (sy, dy) = sizes(known[0]), sizes(known[1])
     if value.dtype.kind == "c":
         sx, sy = 2 * sx, 2 * sy  # parts are summed apart
     size = product(sx, sy)
     moved_by = product(sx, dy) + product(dx, sy) + product(dx, dy)
-    count = math.prod(x.shape[a] for a in node.arg.contract[0])
+    if x.dtype.name == y.dtype.name == "bfloat16":
+        # The processor's bfloat16 instruction takes subnormal factors and sums for 0 (docs/ops.md).
+        least = float(dtypes.finfo(x.dtype).smallest_normal)
+        fx, fy = (np.where(s < least, s, 0) for s in (sx, sy))
+        moved_by = moved_by + product(fx, sy) + product(sx, fy) + 2 * count * least
+        tx, ty = ((f > 0).astype(np.float64) for f in (fx, fy))
+        ix, iy = (np.isinf(as_float(k[0])).astype(np.float64) for k in known)
+        lost = lost | (product(tx, iy) > 0) | (product(ix, ty) > 0)
     error = summed(node, x, size, count, value, moved_by)
     if value.dtype.kind == "c" and not (
         np.isfinite(as_float(x)).all() and np.isfinite(as_float(y)).all()
