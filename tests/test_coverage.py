@@ -18,7 +18,7 @@ from tinyjax.lowering.inline import ERASED
 
 OPS = [op for op in Op if op.stages & JAXPR]
 DRIVERS = {Op.TUPLE, Op.GETTUPLE}  # handled by each driver itself
-LEAVES = {Op.CONST, Op.IOTA, Op.VAR, Op.PARAM, Op.BUFFER, Op.AXIS_INDEX}
+LEAVES = {Op.CONST, Op.IOTA, Op.DIM, Op.VAR, Op.PARAM, Op.BUFFER, Op.AXIS_INDEX}
 
 NOT_LINEAR = {
     **dict.fromkeys(COMPARISONS, "bool results"),

@@ -167,7 +167,7 @@ def parameters(*args: np.ndarray) -> list[UOp]:
 @pytest.mark.parametrize(
     "seed",
     [
-        22888, 30186, 30709, 33772, 35894, 36174, 42252, 60026, 64466, 72326, 76032, 83782, 84721,
+        8319, 9904, 13120, 22888, 30186, 30709, 33772, 35894, 36174, 42252, 60026, 64466, 72326, 76032, 83782, 84721,
         700627,
     ],
 )  # fmt: skip
@@ -238,6 +238,18 @@ def test_a_nan_of_either_sign_becomes_one_zero_in_formats_without_nan(dtype):
     for x in found:
         assert np.signbit(x.astype(np.float32)).tolist()[:2] == [True, True]
         assert not x.astype(np.float32)[:2].any()
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_a_complex_product_whose_parts_overflow_is_not_bounded_and_others_are(dtype):
+    """Seed 8319: (M + iM)**2 is inf - inf, or -inf where the subtraction is fused."""
+    dtype = np.dtype(dtype)
+    most = np.finfo(dtype).max
+    args = [np.array([complex(-most, -most), complex(1e-3 * np.sqrt(most), 1)], dtype)]
+    (x,) = parameters(*args)
+    agree(B.mul(x, x), args=args)
+    ((_, error),) = evaluate_with_bounds(tuple_of([B.mul(x, x)]), args)
+    assert error is not None and np.isinf(error).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])

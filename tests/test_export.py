@@ -231,6 +231,13 @@ def test_python_callbacks_are_refused():
         export.export(jit(f))(X).serialize()
 
 
+def test_mutable_arrays_from_outside_are_refused():
+    ref = tinyjax.new_ref(jnp.zeros(3))
+    f = lambda x: ref.__setitem__(0, x)
+    with pytest.raises(ValueError, match="reads or writes a Ref of this process"):
+        export.export(jit(f))(2.0)
+
+
 # --- trees of the user's ----------------------------------------------------------------------------------
 
 
@@ -271,3 +278,79 @@ def test_a_node_class_with_auxiliary_data():
     out = around(lambda b: Box(b.value + 1, "out"), Box(X, "in")).call(Box(X, "in"))
     assert out.label == "out"
     np.testing.assert_allclose(out.value, X + 1)
+
+
+# --- forward mode and what is told of an exported function ---------------------------------------------------
+
+
+def polynomial(x: Any, n: Any) -> Any:
+    return {"a": jnp.sin(x) @ x * n, "n": n + 1, "s": lax.scan(lambda c, v: (c * v, c), x[0], x)}
+
+
+@pytest.mark.parametrize("travelled", [False, True])
+def test_forward_mode_is_the_transpose_of_the_exported_reverse_mode(travelled: bool):
+    exported = export.export(jit(polynomial))(X, 2)
+    e = export.deserialize(exported.serialize(vjp_order=2)) if travelled else exported
+    value = lambda call: lambda x: call(x, 2)["a"]
+    for apply in (
+        lambda call: tinyjax.jvp(lambda x: call(x, 2)["s"], (X,), (X[::-1],)),
+        lambda call: tinyjax.jvp(lambda x: call(x, 2), (X,), (X,))[1]["n"].dtype == tinyjax.float0,
+        lambda call: tinyjax.jacfwd(value(call))(X),
+        lambda call: tinyjax.linearize(value(call), X)[1](X),
+        lambda call: tinyjax.hessian(value(call))(X),
+        lambda call: tinyjax.jit(tinyjax.vmap(tinyjax.jacfwd(value(call))))(np.stack([X, -X])),
+    ):
+        got, want = tinyjax.tree.leaves(apply(e.call)), tinyjax.tree.leaves(apply(polynomial))
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_forward_mode_of_what_travelled_keeps_rules_and_its_order():
+    back = around(ruled(tinyjax), 2.0, order=1)
+    assert float(tinyjax.jvp(back.call, (3.0,), (1.0,))[1]) == 300
+    with pytest.raises(ValueError, match=r"differentiate the reverse one, as in jacfwd\(jacrev"):
+        tinyjax.jacfwd(tinyjax.jacfwd(back.call))(3.0)
+    with pytest.raises(ValueError, match="No VJP is available"):
+        tinyjax.jvp(around(ruled(tinyjax), 2.0).call, (3.0,), (1.0,))
+
+
+def test_there_is_no_mlir_and_the_error_says_what_there_is():
+    e = export.export(jit(jnp.sin))(X)
+    for name in ("mlir_module", "mlir_module_serialized"):
+        assert not hasattr(e, name)
+        with pytest.raises(AttributeError, match="`jaxpr` shows the program"):
+            getattr(e, name)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = e.nonsense
+
+
+EFFECTS: dict[str, Callable[..., Any]] = {
+    "print": lambda x: tinyjax.debug.print("{}", x),
+    "callback": lambda x: tinyjax.debug.callback(print, x),
+    "ordered": lambda x: tinyjax.debug.print("{}", x, ordered=True),
+    "io": lambda x: tinyjax.experimental.io_callback(
+        np.sin, tinyjax.ShapeDtypeStruct((3,), np.float32), x
+    ),
+    "check": lambda x: tinyjax.experimental.checkify.check(x[0] > 0, "negative"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_a_program_with_effects_is_refused_and_the_error_says_what_to_do(name: str):
+    with pytest.raises(
+        ValueError, match="cannot export .*calls back into Python(.|\n)*  Remove debug.print"
+    ):
+        export.export(jit(EFFECTS[name]))(X)
+
+
+def test_what_is_no_bytes_is_refused():
+    with pytest.raises(TypeError, match="takes the bytes of `serialize`, got str"):
+        export.deserialize("file.bin")
+
+
+def test_disabled_checks_are_recorded_and_equal_by_value():
+    check = export.DisabledSafetyCheck.custom_call("lapack")
+    assert check == export.DisabledSafetyCheck.custom_call("lapack") != check.platform()
+    assert (check.is_custom_call(), check.platform().is_custom_call()) == ("lapack", None)
+    e = export.export(jit(jnp.sin), disabled_checks=[check])(X)
+    assert e.disabled_safety_checks == (check,)

@@ -183,7 +183,7 @@ def test_an_array_is_made_from_its_parts() -> None:
 
 def test_pure_callbacks_run_in_every_transformation_but_derivatives() -> None:
     spec = jax.ShapeDtypeStruct((), np.float32)
-    f = lambda x: jax.pure_callback(lambda v: np.sin(v), spec, x)
+    f = lambda x: jax.pure_callback(lambda v: np.sin(v), spec, x, vmap_method="sequential")
     np.testing.assert_allclose(f(X[0]), np.sin(X[0]), rtol=1e-6)
     np.testing.assert_allclose(jax.jit(jax.vmap(f))(X), np.sin(X), rtol=1e-6)
     with pytest.raises(ValueError, match="callbacks do not support JVP"):

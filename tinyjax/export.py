@@ -7,6 +7,7 @@
 The bytes hold the graph in the format of core/serialize.py and the arrays that the function closes
 over, behind a header with a version and a checksum; nothing in them is executed when they are read.
 Derivatives travel as exported functions of their own, up to `vjp_order`, so custom rules are kept.
+Forward mode needs nothing more: J v is the transpose of the exported ct -> J^T ct, applied to v.
 
 Layout: `MAGIC`, format version (4 bytes, little endian), SHA-256 of the rest, length of the
 description (8 bytes), the description (JSON), the arrays one after the other.
@@ -44,15 +45,14 @@ from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
 from tinyjax.core.uop import UOp, buffer, results
 from tinyjax.engine.array import Array
-from tinyjax.engine.custom_rules import custom_vjp
-from tinyjax.engine.derivatives import float0_zeros, vjp
+from tinyjax.engine.custom_rules import custom_jvp, custom_vjp
+from tinyjax.engine.derivatives import float0_zeros, linear_transpose, vjp
 from tinyjax.engine.jaxprs import ClosedJaxpr, closed_jaxpr
 from tinyjax.engine.jit import Jitted, as_buffer, jit
-from tinyjax.engine.stages import Stages, struct_of
+from tinyjax.engine.stages import PLATFORM, Stages, struct_of
 from tinyjax.engine.values import finish_all, lift
 
 MAGIC = b"TINYJAX-EXPORT\n"
-PLATFORM = "cpu"
 minimum_supported_calling_convention_version = 1
 maximum_supported_calling_convention_version = VERSION
 
@@ -62,7 +62,8 @@ class Exported:
     """A function for arguments of exactly these types. `call` it, or `serialize` it.
 
     `in_tree` is of (args, kwargs); avals are flat. `body` is a closed body over the flat arguments
-    and then `consts`. `derivative` gives the exported vjp, if there is one.
+    and then `consts`. `derivative` gives the exported vjp, if there is one. `rules_kept`: the calls
+    in `body` still have their derivative rules, which do not travel.
     """
 
     fun_name: str
@@ -72,11 +73,12 @@ class Exported:
     out_avals: tuple[Aval, ...]
     body: UOp
     consts: tuple[Array, ...]
-    derivative: Callable[[], Exported] | None = None
+    derivative: Callable[[], Exported] | None = field(default=None, repr=False)
     platforms: tuple[str, ...] = (PLATFORM,)
     disabled_safety_checks: tuple[Any, ...] = ()
     calling_convention_version: int = VERSION
     nr_devices: int = 1
+    rules_kept: bool = True
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -102,9 +104,18 @@ class Exported:
             self._cache["vjp"] = self.derivative()
         return self._cache["vjp"]  # type: ignore[no-any-return]
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("mlir_module", "mlir_module_serialized"):
+            raise AttributeError(
+                f"An exported function has no {name!r}: nothing here is made of MLIR. `jaxpr` shows "
+                "the program, `serialize()` gives the bytes to keep."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @api_boundary
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """The function applied; differentiable in reverse mode if `has_vjp()`.
+        """The function applied; differentiable in both modes if `has_vjp()`, as often as `vjp_order`
+        says.
 
         Raises: ValueError if the tree, a shape or a dtype is not that of the export.
         """
@@ -134,29 +145,64 @@ class Exported:
         named = [f"args{keystr(p)}" for p, _ in args] + [f"kwargs{keystr(p)}" for p, _ in kwargs]
         return named[index]
 
+    def _plain(self, *values: Any) -> list[Array]:
+        """The body applied to flat arguments, with the derivative that its operations have."""
+        operands = [lift(v) for v in (*values, *self.consts)]
+        if not self.body.src:
+            return []
+        return finish_all(
+            results(UOp(Op.CALL, (self.body, *operands), CallInfo("jit", self.fun_name)))
+        )
+
+    def _constant(self, value: Any) -> Any:
+        """`value`, of which no derivative may be taken."""
+
+        def refuse(primals: Any, tangents: Any) -> Any:
+            raise ValueError(
+                f"The forward derivative of the deserialized {self.fun_name} cannot be differentiated "
+                "once more: differentiate the reverse one, as in jacfwd(jacrev(f)) or jax.hessian, "
+                "and serialize with vjp_order=2."
+            )
+
+        same = custom_jvp(lambda x: x)
+        same.defjvp(refuse)
+        return same(value)
+
     def _flat(self) -> Any:
-        """The function of flat arguments, with its reverse rule."""
+        """The function of flat arguments, with its rules."""
         if "flat" in self._cache:
             return self._cache["flat"]
-        info = CallInfo("jit", self.fun_name)
 
-        @custom_vjp
         def flat(*values: Any) -> Any:
-            operands = [lift(v) for v in (*values, *self.consts)]
-            if not self.body.src:
-                return []
-            return finish_all(results(UOp(Op.CALL, (self.body, *operands), info)))
+            return self._plain(*values)
+
+        flat.__name__ = self.fun_name
+        ruled = custom_vjp(flat)
+        moving = [i for i, a in enumerate(self.in_avals) if inexact(a)]
+        floating = [inexact(o) for o in self.out_avals]
 
         def bwd(values: Any, cts: Any) -> Any:
-            back = self.vjp()
-            given = [ct for ct, o in zip(cts, self.out_avals, strict=True) if inexact(o)]
-            found = iter(back.call(*values, *given))
+            given = [ct for ct, moves in zip(cts, floating, strict=True) if moves]
+            found = iter(self.vjp().call(*values, *given))
             return tuple(
                 next(found) if inexact(a) else float0_zeros(a.shape) for a in self.in_avals
             )
 
-        flat.defvjp(lambda *values: (flat(*values), values), bwd)
-        self._cache["flat"] = jit(lambda *values: flat(*values))
+        def jvp(values: Any, tangents: Any) -> Any:
+            outs = ruled(*values)
+            at = values if self.rules_kept else [self._constant(v) for v in values]
+            pull = self.vjp()._plain
+            kinds = [struct_of(a) for a in pull_avals(self.out_avals)]
+            push = linear_transpose(lambda *cts: pull(*at, *cts), *kinds)
+            found = iter(push([tangents[i] for i in moving]))
+            return outs, [
+                next(found) if moves else float0_zeros(o.shape)
+                for o, moves in zip(self.out_avals, floating, strict=True)
+            ]
+
+        ruled.defvjp(lambda *values: (ruled(*values), values), bwd)
+        ruled.defjvp(jvp)
+        self._cache["flat"] = jit(lambda *values: ruled(*values))
         return self._cache["flat"]
 
     # --- saving ------------------------------------------------------------------------------------
@@ -195,6 +241,11 @@ class Exported:
         }
 
 
+def pull_avals(outs: Sequence[Aval]) -> list[Aval]:
+    """Of the cotangents that an exported vjp takes."""
+    return [o.strip_weak_type() for o in outs if inexact(o)]
+
+
 def inexact(of: Aval) -> bool:
     """Whether values of this aval have derivatives."""
     return bool(dtypes.is_inexact(of.dtype))
@@ -223,7 +274,14 @@ def export(
             raise ValueError("cannot export a function that closes over traced values")
         if stages.traced.effects:
             raise ValueError(
-                f"cannot export {stages.fun_name}: it prints, checks or calls back into Python"
+                f"cannot export {stages.fun_name}: it prints, checks or calls back into Python, "
+                "which another process does not have.\n  Remove debug.print, debug.callback, "
+                "io_callback and checks from what is exported, or return what they would show."
+            )
+        if stages.traced.refs:
+            raise ValueError(
+                f"cannot export {stages.fun_name}: it reads or writes a Ref of this process. Pass "
+                "the array as an argument and return what would be written."
             )
         return from_stages(stages, tuple(disabled_checks))
 
@@ -233,7 +291,7 @@ def export(
 def from_stages(stages: Stages, checks: tuple[Any, ...] = ()) -> Exported:
     """A staged function as an exported one."""
     traced = stages.traced
-    count = len(stages.in_avals) + len(traced.captured)
+    count = len(stages.avals) + len(traced.captured)
     body, leaves = hoist_memory(traced.body, count)
     consts = finish_all([*traced.captured, *leaves])
 
@@ -243,7 +301,7 @@ def from_stages(stages: Stages, checks: tuple[Any, ...] = ()) -> Exported:
     return Exported(
         stages.fun_name,
         stages.in_tree,
-        stages.in_avals,
+        stages.avals,
         traced.out_tree,
         tuple(traced.out_avals),
         body,
@@ -255,9 +313,9 @@ def from_stages(stages: Stages, checks: tuple[Any, ...] = ()) -> Exported:
 
 def vjp_of(stages: Stages) -> Exported:
     """The vjp of a staged function as an exported one."""
-    traced, count = stages.traced, len(stages.in_avals)
+    traced, count = stages.traced, len(stages.avals)
     info = CallInfo("jit", stages.fun_name)
-    moving = [i for i, a in enumerate(stages.in_avals) if inexact(a)]
+    moving = [i for i, a in enumerate(stages.avals) if inexact(a)]
 
     def pull(*values: Any) -> Any:
         args, cts = list(values[:count]), iter(values[count:])
@@ -273,8 +331,8 @@ def vjp_of(stages: Stages) -> Exported:
         return back([next(cts) if inexact(o) else float0_zeros(o.shape) for o in traced.out_avals])
 
     pull.__name__ = f"vjp_{stages.fun_name}"
-    kinds = [struct_of(a) for a in stages.in_avals]
-    kinds += [struct_of(o.strip_weak_type()) for o in traced.out_avals if inexact(o)]
+    kinds = [struct_of(a) for a in stages.avals]
+    kinds += [struct_of(o) for o in pull_avals(traced.out_avals)]
     return from_stages(Stages.of(jit(pull), tuple(kinds), {}))
 
 
@@ -287,6 +345,8 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     Raises: ValueError (`SerializationError`) if the bytes are not an exported function, were damaged
     or cut off, or have a format version that this release does not read.
     """
+    if not isinstance(blob, (bytes, bytearray, memoryview)):
+        raise TypeError(f"deserialize takes the bytes of `serialize`, got {type(blob).__name__}")
     data = bytes(blob)
     if not data.startswith(MAGIC):
         raise SerializationError("these bytes are not an exported function of tinyjax")
@@ -337,6 +397,7 @@ def _read(description: dict[str, Any], reader: _Reader) -> Exported:
         consts,
         derivative,
         platforms=tuple(description["platforms"]),
+        rules_kept=False,
     )
 
 
@@ -349,8 +410,12 @@ def register_pytree_node_serialization(
     serialized_name: str,
     serialize_auxdata: Callable[[Any], bytes],
     deserialize_auxdata: Callable[[bytes], Any],
+    from_children: Callable[[Any, Sequence[Any]], Any] | None = None,
 ) -> type:
-    """Let arguments and results of exported functions hold nodes of a registered pytree type."""
+    """Let arguments and results of exported functions hold nodes of a registered pytree type.
+
+    `from_children` changes nothing: nodes are made by the function that the type is registered with.
+    """
     register_node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata)
     return nodetype
 
@@ -368,18 +433,26 @@ def default_export_platform() -> str:
     return PLATFORM
 
 
+@dataclass(frozen=True, slots=True)
 class DisabledSafetyCheck:
     """A check of exports that a user turns off; accepted and recorded, there is none to turn off."""
 
-    @staticmethod
-    def platform() -> str:
-        """The check that the platform is the exported one."""
-        return "platform"
+    name: str
 
     @staticmethod
-    def custom_call(target_name: str) -> str:
+    def platform() -> DisabledSafetyCheck:
+        """The check that the platform is the exported one."""
+        return DisabledSafetyCheck("platform")
+
+    @staticmethod
+    def custom_call(target_name: str) -> DisabledSafetyCheck:
         """The check that a custom call is stable."""
-        return f"custom_call:{target_name}"
+        return DisabledSafetyCheck(f"custom_call:{target_name}")
+
+    def is_custom_call(self) -> str | None:
+        """The target, if this is about a custom call."""
+        kind, _, target = self.name.partition(":")
+        return target if kind == "custom_call" else None
 
 
 __all__ = [

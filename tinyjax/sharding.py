@@ -1,5 +1,5 @@
 """How arrays lie on devices, by JAX's names: `tinyjax.sharding`. Meshes come later."""
 
-from tinyjax.engine.devices import Sharding, SingleDeviceSharding
+from tinyjax.engine.placement import PmapSharding, Sharding, SingleDeviceSharding
 
-__all__ = ["Sharding", "SingleDeviceSharding"]
+__all__ = ["PmapSharding", "Sharding", "SingleDeviceSharding"]

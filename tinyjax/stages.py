@@ -1,7 +1,9 @@
 """A function's stages, by JAX's names: `tinyjax.stages`."""
 
 from tinyjax.engine.jit import Jitted as Wrapped
-from tinyjax.engine.stages import Compiled, Lowered
+from tinyjax.engine.stages import ArgInfo, Compiled, Lowered
 from tinyjax.engine.stages import Stages as Traced
 
-__all__ = ["Compiled", "Lowered", "Traced", "Wrapped"]
+CompilerOptions = dict[str, str | bool]
+
+__all__ = ["ArgInfo", "Compiled", "CompilerOptions", "Lowered", "Traced", "Wrapped"]

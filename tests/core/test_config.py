@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -288,3 +289,11 @@ def test_equal_settings_reached_in_different_orders_have_one_epoch() -> None:
         assert config.epoch() == one
     with options.enable_x64(config.jax_enable_x64):
         assert config.epoch() != one
+
+
+def test_an_option_is_read_somewhere_or_says_that_it_has_no_effect() -> None:
+    folder = Path(options.__file__).parent.parent
+    files = [p for p in folder.rglob("*.py") if p.name != "config.py"]
+    text = "\n".join(p.read_text() for p in files)
+    for name, option in OPTIONS.items():
+        assert (name in text) != option.meaning.startswith("no effect: "), name

@@ -135,6 +135,13 @@ def test_planned_peak_memory_falls_for_twelve_layers():
     assert saving["flops"] < 1.5 * plain["flops"]
 
 
+def test_a_checkpointed_layer_more_costs_the_memory_of_its_input():
+    def peak(layers):
+        return jit(network(True)).lower([f32[32, 256]] * layers, f32[64, 32]).cost["peak bytes"]
+
+    assert peak(12) - peak(4) == 8 * 64 * 32 * 4
+
+
 def test_planned_peak_memory_of_a_scan_over_checkpointed_layers_falls():
     def f(wrap):
         def layer(x, w):

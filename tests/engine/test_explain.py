@@ -8,6 +8,7 @@ import pytest
 import tinyjax
 from tests.golden import assert_text
 from tinyjax import explain, jit
+from tinyjax import numpy as jnp
 
 
 def test_each_trace_says_what_differed_from_the_nearest_one():
@@ -53,3 +54,42 @@ def test_static_arguments_and_configuration_are_reasons():
 def test_it_needs_a_jitted_function():
     with pytest.raises(TypeError, match="needs a jitted function"):
         explain(np.sin)
+
+
+def test_traces_can_be_forbidden():
+    step = tinyjax.jit(lambda x: x + 1)
+    step(1.0)
+    with tinyjax.no_tracing(True):
+        assert float(step(2.0)) == 3
+        with pytest.raises(RuntimeError, match=r"re-tracing function <lambda> for `jit`.*f32\[3\]"):
+            step(jnp.ones(3))
+    assert step(jnp.ones(3)).shape == (3,), "the refused trace left nothing behind"
+
+
+def test_traces_and_their_reasons_are_logged_on_demand(caplog: pytest.LogCaptureFixture):
+    step = tinyjax.jit(lambda x: x * 2)
+    step(jnp.ones(2))
+    assert not caplog.records
+    with tinyjax.log_compiles(True):
+        step(jnp.ones(3))
+        step(jnp.ones(3))
+    with tinyjax.explain_cache_misses(True):
+        step(jnp.ones(4))
+    assert [r.getMessage() for r in caplog.records] == [
+        "Tracing and compiling <lambda> for (x: f32[3])",
+        "TRACING CACHE MISS for <lambda> because of x: f32[2] -> f32[4]",
+    ]
+
+
+def test_our_frames_stay_in_tracebacks_on_demand():
+    def files() -> set[str]:
+        with pytest.raises(TypeError) as caught:
+            jnp.sin("a")
+        return {"tinyjax" in str(entry.path) for entry in caught.traceback}
+
+    assert files() == {False}
+    tinyjax.config.update("tinyjax_traceback", 1)
+    try:
+        assert files() == {False, True}
+    finally:
+        tinyjax.config.update("tinyjax_traceback", 0)

@@ -231,3 +231,14 @@ def test_return_shape_keeps_the_tree():
     want = oracle.make_jaxpr(lambda x: {"a": x.sum()}, return_shape=True)(M)[1]
     assert shape["a"].shape == want["a"].shape and str(shape["a"].dtype) == str(want["a"].dtype)
     assert isinstance(jaxpr, ClosedJaxpr)
+
+
+def test_a_new_primitive_is_refused_and_the_error_says_what_to_write_instead():
+    with pytest.raises(TypeError, match=r"Primitive\('foo'\).*closed(.|\n)*custom_vmap"):
+        extend.Primitive("foo")
+
+
+def test_a_jaxpr_keeps_its_debug_info():
+    info = extend.DebugInfo("jit", "f at here.py:1", ("x",), ("result",))
+    jaxpr = tinyjax.make_jaxpr(jnp.sin)(1.0).jaxpr
+    assert jaxpr.replace(debug_info=info).debug_info == info

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import tinyjax
 from tests.golden import assert_jaxpr, f32, i32
@@ -95,3 +96,14 @@ def test_shape_structs_compare_by_value():
     s = tinyjax.ShapeDtypeStruct((2, 3), np.float32)
     assert s == tinyjax.ShapeDtypeStruct([2, 3], "float32") and hash(s) == hash(s.update())
     assert s.update(shape=(4,)).shape == (4,) and len(s) == 2 and s.ndim == 2 and s.size == 6
+
+
+def test_axes_may_be_named_for_collectives():
+    f = lambda x: tinyjax.lax.psum(x, "i") / tinyjax.lax.axis_size("i")
+    closed = make_jaxpr(f, axis_env=[("i", 4)])(np.float32(1))
+    assert "all_reduce_add[axis_name=(i)]" in str(closed) and closed.out_avals[0].shape == ()
+    assert make_jaxpr(f, axis_env=[("i", 4)], return_shape=True)(1.0)[1].shape == ()
+    with pytest.raises(NameError, match="unbound axis name: i"):
+        make_jaxpr(f)(1.0)
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        make_jaxpr(f, abstracted_axes=("n",))

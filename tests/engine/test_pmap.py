@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import tinyjax
 from tests.oracle import Case, check, raises
 
 ONE: dict[str, Case] = {
@@ -66,6 +67,35 @@ show(jax.grad(lambda x: (jax.pmap(jnp.sin)(x) ** 2).sum())(x))
 show(jax.jit(jax.pmap(f))(x), jax.vmap(jax.pmap(f))(np.ones((2, 4), "f4")))
 show(jax.pmap(f, devices=jax.devices()[:2])(x[:2]), jax.pmap(f, donate_argnums=0)(jnp.ones(4)))
 show(jax.pmap(lambda x: jax.lax.axis_index("i") + x, "i")(x))
+def where(v):
+    shards = [(s.device.id, str(s.index), s.replica_id, np.asarray(s.data).tolist()) for s in v.addressable_shards]
+    ids = sorted(d.id for d in v.devices())
+    print(ids, sorted(d.id for d in v.sharding.device_set), v.sharding.num_devices, v.committed)
+    print(v.sharding.shard_shape(v.shape), v.is_fully_replicated, v.is_fully_addressable, shards)
+    print(np.asarray(v.addressable_data(0)).tolist(), v.sharding == v.sharding, len({{v.sharding}}))
+z = np.ones((2, 3), "f4")
+for out in (jax.pmap(f)(x), jax.pmap(f)(z), jax.pmap(f, out_axes=1)(z), jax.pmap(f, out_axes=None)(z)):
+    where(out)
+where(jax.pmap(f, devices=jax.devices()[2:])(z))
+where(jax.pmap(lambda n, x: x * n, static_broadcasted_argnums=0)(3, z))
+one, all_here = jax.device_put(x, jax.devices()[1]), jax.pmap(f)(x).sharding
+where(one)
+where(jax.device_put([x, z], [jax.devices()[2], None])[0])
+where(jax.device_put(np.ones((4, 2), "f4"), all_here))
+where(jnp.ones(3).to_device(jax.devices()[3]))
+where(jax.make_array_from_callback((4, 2), all_here, lambda index: np.ones((4, 2), "f4")[index]))
+where(jax.make_array_from_single_device_arrays((4,), all_here, [jax.device_put(x[i : i + 1], d) for i, d in enumerate(jax.devices())]))
+print(jnp.ones(2).device, one.device, jax.jit(lambda x: jax.device_put(x, jax.devices()[1]) * 2)(x).tolist())
+for bad in (lambda: jax.device_put(1.0, all_here), lambda: jax.device_put(x, "gpu:0")):
+    try:
+        bad()
+    except ValueError:
+        print("ValueError")
+for name in ("devices", "committed", "addressable_shards", "sharding"):
+    try:
+        jax.jit(lambda x: (getattr(x, name)() if name == "devices" else getattr(x, name), x)[1])(x)
+    except (AttributeError, TypeError) as error:
+        print(name, isinstance(error, AttributeError))
 for bad in (lambda: jax.pmap(f)(np.ones(5, "f4")), lambda: jax.config.update("jax_num_cpu_devices", 9)):
     try:
         bad()
@@ -83,4 +113,19 @@ def run(ours: bool) -> str:
 
 
 def test_several_devices_as_in_jax():
-    assert run(ours=True) == run(ours=False)
+    assert run(ours=True).splitlines() == run(ours=False).splitlines()
+
+
+def test_a_copy_elsewhere_shares_no_memory_and_forgets_with_the_array():
+    from tinyjax.engine.placement import PLACED, Device, SingleDeviceSharding, place, sharding_of
+
+    x = tinyjax.numpy.arange(3.0)
+    there = SingleDeviceSharding(Device("cpu", 1))
+    y = place(x, there)
+    assert sharding_of(y) == there and sharding_of(x) != there and sharding_of(y + 1) != there
+    assert place(y, there) is y
+    x.delete()
+    assert y.tolist() == [0, 1, 2]
+    count = len(PLACED)
+    del y
+    assert len(PLACED) == count - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax as oracle
+import jax.stages
 import numpy as np
 import pytest
 
@@ -92,3 +94,71 @@ def test_record_rewrites_shows_every_pass_and_the_rules_it_applied():
     assert [r.name for r in log.passes][:2] == ["raise_composites", "inline"]
     assert "define void" in log.passes[-1].after
     assert [rule for _, rule, _, _ in log] == ["multiply_by_inverse"]
+
+
+def everything(J):
+    """What the stages tell of arguments and results, in both libraries."""
+    step = J.jit(lambda x, y, *, k: {"a": x * y + k}, donate_argnums=0)
+    traced = step.trace(np.ones(3, "f4"), 2.0, k=1)
+    lowered = traced.lower()
+    compiled = lowered.compile()
+    told = []
+    for stage in (traced, lowered, compiled):
+        infos, names = J.tree.flatten(stage.args_info, is_leaf=lambda x: hasattr(x, "donated"))
+        told += [str(names), [(i.shape, str(i.dtype), i.donated) for i in infos]]
+        told += [str(stage.in_tree), str(stage.out_tree), stage.donate_argnums]
+        told += [[(a.shape, str(a.dtype), a.weak_type) for a in J.tree.leaves(stage.in_avals)]]
+        told += [stage.out_info["a"].shape, str(stage.out_info["a"].dtype)]
+    told += [traced.fun_name, traced.out_avals["a"].shape, str(compiled.input_shardings)]
+    told += [str(compiled.output_shardings), J.stages.ArgInfo(traced.out_avals["a"], True).shape]
+    told += [isinstance(x, t) for x, t in ((step, J.stages.Wrapped), (traced, J.stages.Traced))]
+    told += [compiled(np.ones(3, "f4"), 2.0, k=1)["a"].tolist()]
+    return told
+
+
+def test_stages_tell_what_they_tell_in_jax():
+    for ours, theirs in zip(everything(tinyjax), everything(oracle), strict=True):
+        assert ours == theirs
+
+
+def test_memory_is_told_by_jaxs_names():
+    stats = jit(lambda x: jnp.sort(x)[::-1] + x, donate_argnums=0).lower(X).compile()
+    found = stats.memory_analysis()
+    assert (found.argument_size_in_bytes, found.output_size_in_bytes) == (48, 48)
+    assert found.alias_size_in_bytes == 48
+    assert found.peak_memory_in_bytes == stats.cost_analysis()["peak bytes"]
+    assert found.temp_size_in_bytes == stats.cost_analysis()["arena bytes"]
+
+
+def test_a_lowered_function_goes_through_the_ordinary_doors(lowered):
+    assert lowered.compiler_ir() == lowered.kernels
+    assert lowered.compiler_ir("llvm") == lowered.llvm
+    assert "test_stages.py" in lowered.as_text("jaxpr", debug_info=True)
+    assert lowered.compile(device_assignment=None).call(X, X.T)[0].shape == ()
+    assert lowered.compile().runtime_executable() is lowered.compile().runtime_executable()
+    with pytest.raises(ValueError, match=r"cannot lower for platforms \['tpu'\]"):
+        jit(f).trace(X, X.T).lower(lowering_platforms=("cpu", "tpu"))
+
+
+def test_jit_of_none_is_an_error_and_jit_of_nothing_a_decorator():
+    with pytest.raises(TypeError, match="Expected a callable value, got None"):
+        jit(None)
+    assert float(jit(inline=True)(lambda x: x + 1)(1.0)) == 2
+
+
+def test_a_shape_struct_is_like_an_array():
+    S = tinyjax.ShapeDtypeStruct
+    assert S.like(X) == S((3, 4), "float32") and S.like(1.0).weak_type
+    where = jnp.ones(1).sharding
+    assert repr(S((2,), "int8", sharding=where)) == (
+        f"ShapeDtypeStruct(shape=(2,), dtype=int8, sharding={where})"
+    )
+
+
+def test_users_may_make_a_shaped_array():
+    made = tinyjax.core.ShapedArray((3, 4), np.float32)
+    assert made is jnp.asarray(X).aval and isinstance(made, tinyjax.core.ShapedArray)
+    assert tinyjax.eval_shape(jnp.sin, made).shape == (3, 4)
+    assert made.to_tangent_aval() is made
+    assert made.update(dtype=np.dtype("i4")).to_tangent_aval().dtype == tinyjax.float0
+    assert made.str_short(short_dtypes=False) == "float32[3,4]"

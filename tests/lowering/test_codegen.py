@@ -33,7 +33,7 @@ from tinyjax.lowering.interpret import interpret
 from tinyjax.lowering.merge import merge_ranges
 from tinyjax.lowering.split import split_folds
 
-F32 = np.dtype(np.float32)
+F32, INT64 = np.dtype(np.float32), np.dtype(np.int64)
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(11)
 
@@ -91,6 +91,44 @@ def test_a_transposed_read_exchanges_squares_in_registers(dtype: str, target: An
                             some("int32", m).astype(of)], target=target)  # fmt: skip
     if target.vector_bytes == 64 and dtype == "float32":
         assert any("square" in a for a in made.code.schedule)
+
+
+@pytest.mark.parametrize("target", NARROW_TARGETS, ids=lambda t: t.cpu)
+@pytest.mark.parametrize("kind", ["square", "load"])
+def test_a_read_beside_a_transposed_one_that_only_looks_like_it_is_gathered(
+    kind: str, target: Any
+) -> None:
+    """j*n + i + i*i has a coefficient of 1 for i, but its copies are not neighbours."""
+    n = 64
+    i, j = loop(n, 0), loop(n, 1)
+    x = load(buffer(1, (n, n), F32), plus((j, n), i))
+    extra = node(Op.MUL, i, i) if kind == "square" else load(buffer(3, (n,), INT64), i)
+    y = load(buffer(2, (3 * n * n,), F32), plus((j, n), i, extra))
+    sink = kernel(store(buffer(0, (n, n), F32), plus((i, n), j), node(Op.ADD, x, y), i, j))
+    arrays = [zeros(n, n), normal(n, n), normal(3 * n * n)]
+    made = check(sink, [*arrays, np.arange(n)[::-1].copy()], target=target)
+    if target.vector_bytes == 64:
+        assert any("square" in a for a in made.code.schedule)
+
+
+def test_an_index_that_holds_a_node_computed_later_is_not_that_of_the_step_before() -> None:
+    """The interpreter of nests kept the values of lines from one iteration to the next."""
+    i, j = loop(8, 0), loop(48, 1)
+    at = plus((i, 48), j)
+    other = node(Op.MOD, node(Op.MUL, node(Op.MIN, at, 29), j), 384)
+    x, y = (load(buffer(1, (384,), F32), a) for a in (at, other))
+    sink = kernel(store(buffer(0, (384,), F32), at, node(Op.ADD, x, y), i, j))
+    check(sink, [zeros(384), normal(384)])
+
+
+def test_a_fold_of_a_loop_variable_itself() -> None:
+    """The interpreter took the folded variable for one that the fold closes."""
+    i, k = loop(5, 0), loop(3, 1, "reduce")
+    out = np.zeros(5, np.int64)
+    sink = kernel(store(buffer(0, (5,), INT64), i, fold("add", i, k), i))
+    check(sink, [out])
+    interpret(sink, [out])
+    assert out.tolist() == [0, 3, 6, 9, 12]
 
 
 @pytest.mark.parametrize("n", [50, 64])

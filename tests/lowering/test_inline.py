@@ -9,10 +9,11 @@ from tests.lowering.bodies import F32, I32, arg, scalar
 from tinyjax.core import build as B
 from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
+from tinyjax.core.errors import LoweringError
 from tinyjax.core.infos import CallInfo, CustomLinInfo, GatherInfo, ScanInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const, get, nodes_created, param, toposort, tuple_of
-from tinyjax.lowering.inline import LoweringError, inline
+from tinyjax.lowering.inline import inline
 
 KEY = dtypes.KeyDType("threefry2x32")
 KINDS = ["jit", "function", "checkpoint", "custom_jvp", "custom_vjp", "composite", "named"]

@@ -433,6 +433,29 @@ def test_weight_gradients_run_as_soon_as_they_can():
     assert low.plan.peak_bytes <= 20 * 4 * 128 * 128
 
 
+def test_cheap_results_do_not_wait_for_the_end():
+    """Each looks cheap from there; together they would keep the operands of every layer."""
+
+    def peak(layers: int) -> int:
+        x, results = arg(0, (32, 32)), []
+        for _ in range(layers):
+            wide = B.dot(x, arg(1, (32, 256)), ((1,), (0,)))
+            old, x = x, B.dot(wide, arg(2, (256, 32)), ((1,), (0,)))
+            results.append(B.dot(old, x, ((0,), (0,))))
+        return lower(tuple_of(results)).plan.peak_bytes
+
+    assert peak(4) == peak(12) == 4 * (2 * 32 * 32 + 32 * 256)
+
+
+def test_an_early_result_waits_for_readers_of_what_it_is_written_over():
+    w = arg(0, (32, 32))
+    x = B.dot(arg(1, (32, 32)), w, ((1,), (0,)))
+    y = B.dot(x, w, ((1,), (0,)))
+    new = B.sub(w, B.dot(x, x, ((0,), (0,))))
+    args = [normal(0, 32, 32), normal(1, 32, 32)]
+    assert donated([B.dot(y, y, ((0,), (0,))), new], args, {0}).plan.aliases == {1: 0}
+
+
 def test_effects_keep_their_order():
     from tinyjax.core.infos import CheckInfo
 

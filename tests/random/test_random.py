@@ -187,3 +187,30 @@ def test_the_gradient_of_a_gamma_variate_moves_the_quantile() -> None:
     h = 1e-2
     moved = special.igamma(jax.numpy.full(20, a + h), x + h * dx)
     np.testing.assert_allclose(moved, special.igamma(jax.numpy.full(20, a), x), atol=2e-4)
+
+
+# --- options of the configuration ---------------------------------------------------------------
+
+
+def seeded(J: Any) -> Any:
+    with J.enable_custom_prng(True):
+        typed = J.random.PRNGKey(3)
+    J.config.update("jax_random_seed_offset", 5)
+    try:
+        return typed, J.random.PRNGKey(3), J.random.key(np.int32(3)), J.random.PRNGKey(-1)
+    finally:
+        J.config.update("jax_random_seed_offset", 0)
+
+
+def test_seeds_follow_the_configuration() -> None:
+    check(seeded)
+
+
+def test_raw_keys_can_be_refused_or_warned_of() -> None:
+    raw, typed = jax.random.PRNGKey(0), jax.random.key(0)
+    with jax.legacy_prng_key("error"):
+        with pytest.raises(ValueError, match="Legacy uint32 key array"):
+            jax.random.normal(raw)
+        jax.random.normal(typed)
+    with jax.legacy_prng_key("warn"), pytest.warns(UserWarning, match="Legacy uint32 key array"):
+        jax.random.split(raw)

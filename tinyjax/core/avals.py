@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tinyjax.core import dtypes
@@ -10,8 +11,17 @@ from tinyjax.core import dtypes
 Shape = tuple[int, ...]
 
 
-class Aval:
-    """Shape, dtype and weak flag of one array. Build with `aval(...)`: equal ones are one object."""
+class Interned(type):
+    """Calling the class gives the interned object too: users write `ShapedArray((3,), float)`."""
+
+    def __call__(
+        cls, shape: Sequence[Any], dtype: Any, weak_type: bool = False, *, sharding: Any = None
+    ) -> Aval:
+        return aval(tuple(shape), dtypes.as_dtype(dtype), weak_type)
+
+
+class Aval(metaclass=Interned):
+    """Shape, dtype and weak flag of one array; equal ones are one object. Ours are made by `aval`."""
 
     __slots__ = ("dtype", "ndim", "shape", "size", "weak_type")
 
@@ -44,8 +54,16 @@ class Aval:
         """The same, not weakly typed."""
         return aval(self.shape, self.dtype) if self.weak_type else self
 
-    def str_short(self) -> str:
-        """`f32[8,3]`, as jaxprs print it."""
+    def to_tangent_aval(self) -> Aval:
+        """That of a tangent: float0 for what has no derivative."""
+        if dtypes.is_inexact(self.dtype):
+            return self
+        return aval(self.shape, dtypes.float0)
+
+    def str_short(self, short_dtypes: bool = True) -> str:
+        """`f32[8,3]`, as jaxprs print it; without `short_dtypes`, `float32[8,3]`."""
+        if not short_dtypes:
+            return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
         if self is TOKEN:
             return "token"
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
@@ -84,7 +102,9 @@ def aval(shape: Shape, dtype: Any, weak_type: bool = False) -> Aval:
     key = (shape, dtype, weak_type)
     found = _avals.get(key)
     if found is None:
-        found = _avals.setdefault(key, Aval(shape, dtype, weak_type))
+        made: Aval = object.__new__(Aval)
+        made.__init__(shape, dtype, weak_type)  # type: ignore[misc]
+        found = _avals.setdefault(key, made)
     return found
 
 

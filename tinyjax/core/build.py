@@ -15,8 +15,10 @@ import numpy as np
 
 from tinyjax.core import dtypes, rules  # noqa: F401  (rules fills the aval table)
 from tinyjax.core.avals import Aval, aval
+from tinyjax.core.dims import DimExpr, InconclusiveDimensionOperation
 from tinyjax.core.infos import DotInfo, GatherInfo, ScatterInfo
 from tinyjax.core.ops import Op
+from tinyjax.core.shapes import same_shape
 from tinyjax.core.uop import UOp, const, const_value, get, is_const
 
 Axes = tuple[int, ...]
@@ -28,13 +30,24 @@ INT32 = np.dtype(np.int32)
 
 
 def scalar(value: Any, dtype: Any, weak_type: bool = False) -> UOp:
-    """Literal of rank 0."""
-    return const(value, dtype, weak_type)
+    """Literal of rank 0, or a symbolic size as one."""
+    try:
+        return const(value, dtype, weak_type)
+    except InconclusiveDimensionOperation:
+        return size(value, dtype, weak_type)
 
 
 def like(x: UOp, value: Any) -> UOp:
-    """Literal with the dtype (and weak flag) of `x`."""
-    return const(value, x.aval.dtype, x.aval.weak_type)
+    """Literal (or symbolic size) with the dtype and weak flag of `x`."""
+    try:
+        return const(value, x.aval.dtype, x.aval.weak_type)
+    except InconclusiveDimensionOperation:
+        return size(value, x.aval.dtype, x.aval.weak_type)
+
+
+def size(value: DimExpr, dtype: Any, weak_type: bool = False) -> UOp:
+    """A symbolic size as a scalar of any dtype."""
+    return cast(UOp(Op.DIM, (), value), dtype, weak_type)
 
 
 def full(shape: Axes, value: UOp) -> UOp:
@@ -304,7 +317,7 @@ def reshape(x: UOp, shape: Sequence[int]) -> UOp:
     shape = tuple(shape)
     if x.op is Op.RESHAPE:
         x = x.src[0]
-    return x if x.aval.shape == shape else UOp(Op.RESHAPE, (x,), shape)
+    return x if same_shape(x.aval.shape, shape) else UOp(Op.RESHAPE, (x,), shape)
 
 
 def permute(x: UOp, perm: Sequence[int]) -> UOp:
@@ -325,7 +338,7 @@ def moveaxis(x: UOp, source: int, target: int) -> UOp:
 def expand(x: UOp, shape: Sequence[int], dims: Sequence[int]) -> UOp:
     """Axis i of x becomes axis dims[i]; new axes and axes of size 1 repeat."""
     shape, dims = tuple(shape), tuple(dims)
-    if shape == x.aval.shape and dims == tuple(range(len(shape))):
+    if dims == tuple(range(len(shape))) and same_shape(shape, x.aval.shape):
         return x
     return UOp(Op.EXPAND, (x,), (shape, dims))
 
@@ -338,7 +351,7 @@ def broadcast(x: UOp, shape: Axes) -> UOp:
 
 def fill_to(x: UOp, shape: Axes) -> UOp:
     """A scalar broadcast to `shape`; anything else unchanged."""
-    return x if x.aval.shape == shape else expand(x, shape, ())
+    return x if same_shape(x.aval.shape, shape) else expand(x, shape, ())
 
 
 def unsqueeze(x: UOp, axis: int) -> UOp:
@@ -354,7 +367,7 @@ def squeeze(x: UOp, axes: Axes) -> UOp:
 def pad(x: UOp, config: Sequence[tuple[int, int, int]], fill: UOp | None = None) -> UOp:
     """Border of (lo, hi, interior) per axis, negative lo/hi crop; zeros by default."""
     config = tuple(tuple(c) for c in config)  # type: ignore[misc]
-    if all(c == (0, 0, 0) for c in config):
+    if not any(map(any, config)):
         return x
     return UOp(Op.PAD, (x, like(x, 0) if fill is None else fill), config)
 
@@ -363,7 +376,7 @@ def slice_(x: UOp, starts: Axes, stops: Axes, steps: Axes | None = None) -> UOp:
     """Static slice with positive steps."""
     steps = steps or (1,) * len(starts)
     arg = tuple(zip(starts, stops, steps, strict=True))
-    if all(a == (0, s, 1) for a, s in zip(arg, x.aval.shape, strict=True)):
+    if all(same_shape(a, (0, s, 1)) for a, s in zip(arg, x.aval.shape, strict=True)):
         return x
     return UOp(Op.SLICE, (x,), arg)
 
@@ -407,13 +420,19 @@ def sum_(x: UOp, axes: Sequence[int]) -> UOp:
 
 def unbroadcast(x: UOp, shape: Axes) -> UOp:
     """Sum a value that a scalar was broadcast to (transpose of implicit broadcasting)."""
-    return x if x.aval.shape == shape else sum_(x, range(x.aval.ndim))
+    return x if same_shape(x.aval.shape, shape) else sum_(x, range(x.aval.ndim))
 
 
 def argreduce(kind: str, x: UOp, axis: int, index_dtype: Any = INT32) -> tuple[UOp, UOp]:
     """(value, index) of the first extreme along an axis."""
     node = UOp(Op.ARGREDUCE, (x,), (kind, axis, np.dtype(index_dtype)))
     return get(node, 0), get(node, 1)
+
+
+def last_true(flags: UOp) -> UOp:
+    """Index (int32) of the last element of a vector of bools that holds; the last if none does."""
+    _, back = argreduce("max", cast(flip(flags, (0,)), INT32), 0)
+    return sub(scalar(flags.shape[0] - 1, INT32), back)
 
 
 def prefix(kind: str, x: UOp, axis: int, reverse: bool = False) -> UOp:

@@ -6,7 +6,7 @@ a `with` block is an attribute of this thread's instance dictionary and shadows 
 94 ns, which is why unknown names get Python's own AttributeError, "Did you mean" included).
 
 Names and meanings are JAX's. Options that steer XLA, TPUs or JAX's internals are accepted and do
-nothing (`NO_EFFECT`), so that programs which set them run. An option `jax_foo` starts from the
+nothing (`NO_EFFECT`), so that programs which set them run; so do those of `IDLE`, which say why. An option `jax_foo` starts from the
 environment variable TINYJAX_FOO, else JAX_FOO; `tinyjax_foo` from TINYJAX_FOO. The environment is
 read once, here, at import.
 """
@@ -17,7 +17,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
@@ -122,6 +122,11 @@ def choice(
     return Option(name, default, parse_enum(*allowed), traces, meaning)
 
 
+def idle(option: Option) -> Option:
+    """An option that is accepted and changes nothing; its meaning says why."""
+    return replace(option, meaning=f"no effect: {option.meaning}")
+
+
 # Options that change the traced graph or the program made from it.
 TRACED = (
     flag("jax_enable_x64", False, "64-bit dtypes are kept; off: narrowed at user entry", True),
@@ -156,43 +161,11 @@ TRACED = (
     choice(
         "jax_default_prng_impl", "threefry2x32", PRNG_IMPLS, "implementation of new PRNG keys", True
     ),
-    flag("jax_threefry_partitionable", True, "random bits are a function of key and index", True),
     Option("jax_random_seed_offset", 0, parse_number(int), True, "added to every PRNG seed"),
-    flag("jax_high_dynamic_range_gumbel", False, "gumbel sampling keeps more of the tail", True),
     flag("jax_enable_custom_prng", False, "PRNGKey makes typed keys", True),
     flag("jax_disable_jit", False, "jit runs the Python function; control flow is Python's", True),
-    Option("jax_default_device", None, parse_anything, True, "where uncommitted arrays live"),
     flag("jax_debug_nans", False, "an operation that makes a NaN raises FloatingPointError", True),
     flag("jax_debug_infs", False, "an operation that makes an inf raises FloatingPointError", True),
-    flag("jax_debug_key_reuse", False, "using a PRNG key twice raises", True),
-    flag("jax_softmax_custom_jvp", False, "softmax uses its own derivative rule", True),
-    flag("jax_allow_f16_reductions", True, "off: sums of float16 or bfloat16 raise", True),
-    flag(
-        "jax_check_static_indices", False, "constant indices are bounds-checked when traced", True
-    ),
-    choice(
-        "jax_error_checking_behavior_nan",
-        "ignore",
-        ("ignore", "raise"),
-        "jax.error_check: NaN",
-        True,
-    ),
-    choice(
-        "jax_error_checking_behavior_divide",
-        "ignore",
-        ("ignore", "raise"),
-        "jax.error_check: x/0",
-        True,
-    ),
-    choice(
-        "jax_error_checking_behavior_oob",
-        "ignore",
-        ("ignore", "raise"),
-        "jax.error_check: indices",
-        True,
-    ),
-    flag("jax_auto_pcast", True, "operands of unequal varying axes are cast to match", True),
-    flag("jax_no_execution", False, "running anything raises", True),
     flag(
         "tinyjax_hardened", False, "programs check indices and buffer bounds while they run", True
     ),
@@ -200,84 +173,23 @@ TRACED = (
 
 # Options that are read when something is compiled, run or reported.
 UNTRACED = (
-    Option("jax_platforms", None, parse_text, False, "comma-separated platforms, best first"),
-    Option("jax_platform_name", "", parse_text, False, "older spelling of jax_platforms"),
     Option("jax_num_cpu_devices", -1, parse_number(int), False, "CPU devices; -1: one"),
-    flag("jax_check_tracer_leaks", False, "a tracer that outlives its trace raises"),
-    flag("jax_enable_checks", False, "internal invariants are checked"),
-    flag("jax_log_compiles", False, "compiles are logged as warnings"),
-    flag("jax_explain_cache_misses", False, "each jit cache miss says why"),
-    flag("jax_no_tracing", False, "tracing anything raises"),
-    flag("jax_disable_most_optimizations", False, "compile fast, run slowly"),
+    flag("jax_enable_checks", False, "the same as tinyjax_verify = 1, if that is 0"),
+    flag("jax_log_compiles", False, "each trace of a jitted function is logged as a warning"),
+    flag("jax_explain_cache_misses", False, "and so is the reason why it was needed"),
+    flag("jax_no_tracing", False, "tracing a jitted function raises"),
     choice(
         "jax_traceback_filtering",
         "auto",
         TRACEBACK_MODES,
         "how our frames are hidden in tracebacks",
     ),
-    flag("jax_pprint_use_color", True, "jaxprs print in colour on a terminal"),
     choice(
         "jax_legacy_prng_key", "allow", ("allow", "warn", "error"), "what a raw uint32 key does"
     ),
     flag("jax_enable_compilation_cache", True, "compiled programs may be kept on disk"),
     Option("jax_compilation_cache_dir", None, parse_text, False, "where they are kept"),
     Option("jax_compilation_cache_max_size", -1, parse_number(int), False, "bytes; -1: no limit"),
-    flag(
-        "jax_raise_persistent_cache_errors", False, "a broken cache entry raises instead of warning"
-    ),
-    Option(
-        "jax_persistent_cache_min_compile_time_secs",
-        1.0,
-        parse_number(float),
-        False,
-        "cheaper compiles are not kept",
-    ),
-    Option(
-        "jax_persistent_cache_min_entry_size_bytes",
-        0,
-        parse_number(int),
-        False,
-        "smaller programs are not kept",
-    ),
-    Option(
-        "jax_captured_constants_warn_bytes",
-        2_000_000_000,
-        parse_number(int),
-        False,
-        "captured bytes that warn; -1: never",
-    ),
-    choice("jax_transfer_guard", None, (None, *TRANSFER_LEVELS), "all three transfer guards"),
-    choice(
-        "jax_transfer_guard_host_to_device",
-        None,
-        (None, *TRANSFER_LEVELS),
-        "implicit copies to a device",
-    ),
-    choice(
-        "jax_transfer_guard_device_to_device",
-        None,
-        (None, *TRANSFER_LEVELS),
-        "implicit copies between devices",
-    ),
-    choice(
-        "jax_transfer_guard_device_to_host",
-        None,
-        (None, *TRANSFER_LEVELS),
-        "implicit copies to the host",
-    ),
-    choice(
-        "jax_array_garbage_collection_guard",
-        None,
-        (None, "allow", "log", "fatal"),
-        "arrays freed by the cycle collector",
-    ),
-    choice(
-        "jax_logging_level",
-        "NOTSET",
-        ("NOTSET", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
-        "level of our logger",
-    ),
-    Option("jax_debug_log_modules", "", parse_text, False, "comma-separated loggers set to DEBUG"),
     Option(
         "tinyjax_verify",
         0,
@@ -296,6 +208,127 @@ UNTRACED = (
         "tinyjax_num_threads", 0, parse_number(int), False, "threads per CPU device; 0: all cores"
     ),
     Option("tinyjax_traceback", 0, parse_number(int), False, "1: user tracebacks keep our frames"),
+)
+
+# JAX's options whose values are checked, and then change nothing.
+IDLE = (
+    idle(
+        flag(
+            "jax_threefry_partitionable", True, "random bits are always a function of key and index"
+        )
+    ),
+    idle(flag("jax_high_dynamic_range_gumbel", False, "one method")),
+    idle(Option("jax_default_device", None, parse_anything, False, "there is one memory")),
+    idle(flag("jax_debug_key_reuse", False, "keys are not tracked")),
+    idle(flag("jax_softmax_custom_jvp", False, "softmax always has a rule of its own")),
+    idle(
+        flag("jax_allow_f16_reductions", True, "sums of narrow floats are accumulated in float32")
+    ),
+    idle(
+        flag("jax_check_static_indices", False, "out of bounds, constant indices do what others do")
+    ),
+    idle(
+        choice(
+            "jax_error_checking_behavior_nan",
+            "ignore",
+            ("ignore", "raise"),
+            "use checkify or jax_debug_nans",
+        )
+    ),
+    idle(
+        choice("jax_error_checking_behavior_divide", "ignore", ("ignore", "raise"), "use checkify")
+    ),
+    idle(choice("jax_error_checking_behavior_oob", "ignore", ("ignore", "raise"), "use checkify")),
+    idle(flag("jax_auto_pcast", True, "there are no meshes yet")),
+    idle(flag("jax_no_execution", False, "only tracing can be forbidden (jax_no_tracing)")),
+    idle(Option("jax_platforms", None, parse_text, False, "there is the CPU")),
+    idle(Option("jax_platform_name", "", parse_text, False, "there is the CPU")),
+    idle(
+        flag(
+            "jax_check_tracer_leaks",
+            False,
+            "a tracer that outlives its trace always raises when it is used",
+        )
+    ),
+    idle(flag("jax_disable_most_optimizations", False, "there is one way to compile")),
+    idle(flag("jax_pprint_use_color", True, "jaxprs are printed plain")),
+    idle(flag("jax_raise_persistent_cache_errors", False, "a broken cache entry is made again")),
+    idle(
+        Option(
+            "jax_persistent_cache_min_compile_time_secs",
+            1.0,
+            parse_number(float),
+            False,
+            "every kernel is kept",
+        )
+    ),
+    idle(
+        Option(
+            "jax_persistent_cache_min_entry_size_bytes",
+            0,
+            parse_number(int),
+            False,
+            "every kernel is kept",
+        )
+    ),
+    idle(
+        Option(
+            "jax_captured_constants_warn_bytes",
+            2_000_000_000,
+            parse_number(int),
+            False,
+            "captured arrays are arguments, never constants",
+        )
+    ),
+    idle(
+        choice(
+            "jax_transfer_guard",
+            None,
+            (None, *TRANSFER_LEVELS),
+            "nothing is copied between devices",
+        )
+    ),
+    idle(
+        choice(
+            "jax_transfer_guard_host_to_device",
+            None,
+            (None, *TRANSFER_LEVELS),
+            "nothing is copied between devices",
+        )
+    ),
+    idle(
+        choice(
+            "jax_transfer_guard_device_to_device",
+            None,
+            (None, *TRANSFER_LEVELS),
+            "nothing is copied between devices",
+        )
+    ),
+    idle(
+        choice(
+            "jax_transfer_guard_device_to_host",
+            None,
+            (None, *TRANSFER_LEVELS),
+            "nothing is copied between devices",
+        )
+    ),
+    idle(
+        choice(
+            "jax_array_garbage_collection_guard",
+            None,
+            (None, "allow", "log", "fatal"),
+            "memory goes back when the last reference goes",
+        )
+    ),
+    idle(
+        choice(
+            "jax_logging_level",
+            "NOTSET",
+            ("NOTSET", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
+            "set the level of the logger tinyjax",
+        )
+    ),
+    idle(Option("jax_debug_log_modules", "", parse_text, False, "there is one logger, tinyjax")),
 )
 
 # JAX's options that steer what does not exist here: XLA, TPU and GPU clients, JAX's internals.
@@ -386,9 +419,9 @@ NO_EFFECT: Mapping[str, bool | int | float | str | None] = {
     "mock_num_gpu_processes": 0,
 }
 
-OPTIONS: dict[str, Option] = {option.name: option for option in TRACED + UNTRACED}
+OPTIONS: dict[str, Option] = {option.name: option for option in TRACED + UNTRACED + IDLE}
 OPTIONS |= {
-    name: Option(name, default, parse_anything, False, "accepted, no effect")
+    name: Option(name, default, parse_anything, False, "no effect: it is for XLA or other hardware")
     for name, default in NO_EFFECT.items()
 }
 TRACE_NAMES = tuple(option.name for option in TRACED)
@@ -500,7 +533,14 @@ for _option in OPTIONS.values():
 config = Config()
 
 
-MISSING: Any = object()
+class _Missing:
+    """The default of a parameter for which None is a value."""
+
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+MISSING: Any = _Missing()
 
 
 class OptionContext:
@@ -557,14 +597,14 @@ class OptionState:
         self.__doc__ = f"Context manager for `{name}`: {option.meaning}."
         self.default = True if option.parse is parse_bool else MISSING
 
-    def __call__(self, value: Any = MISSING) -> OptionContext:
-        if value is MISSING:
-            value = self.default
-        if value is MISSING:
+    def __call__(self, new_val: Any = MISSING) -> OptionContext:
+        if new_val is MISSING:
+            new_val = self.default
+        if new_val is MISSING:
             raise TypeError(
                 f"{self.__name__}() needs the value that {self.name} has inside the block"
             )
-        return OptionContext(self.name, value)
+        return OptionContext(self.name, new_val)
 
     @property
     def value(self) -> Any:

@@ -1,8 +1,10 @@
-"""Names for the layouts and modes of indexed operations, FFTs and rounding, as JAX spells them."""
+"""Names for the layouts and modes of indexed operations, FFTs, rounding and accuracy, as JAX spells
+them."""
 
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
@@ -58,6 +60,29 @@ class RoundingMethod(enum.Enum):
 
     AWAY_FROM_ZERO = 0
     TO_NEAREST_EVEN = 1
+
+
+class AccuracyMode(enum.Enum):
+    """How accurate a function is asked to be."""
+
+    HIGHEST = 1
+    DEFAULT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """An error that is small enough: absolute, relative, in units in the last place."""
+
+    atol: float = 0.0
+    rtol: float = 0.0
+    ulps: int = 0
+
+    def __post_init__(self) -> None:
+        parts = self.atol, self.rtol, self.ulps
+        if any(part < 0 for part in parts):
+            raise ValueError("Tolerances must be non-negative.")
+        if not any(parts):
+            raise ValueError("At least one of atol, rtol, or ulps must be set.")
 
 
 class FftType(enum.Enum):

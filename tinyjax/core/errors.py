@@ -186,6 +186,10 @@ class GradTypeError(TypeError):
     """grad of a function or an argument that has no gradient: non-scalar output, int input."""
 
 
+class NotLinearError(NotImplementedError):
+    """linear_transpose of a function that is not linear."""
+
+
 class CustomRuleError(TypeError):
     """A custom_jvp or custom_vjp rule does not match its function."""
 
@@ -210,6 +214,10 @@ class IndexTypeError(TypeError):
     """An index is of a type that arrays do not take."""
 
 
+class LoweringError(TypeError):
+    """A node that has no lowering; says which and why."""
+
+
 class InvariantError(AssertionError):
     """One of our own invariants broke. The message names the pass; please report it."""
 
@@ -222,7 +230,7 @@ publish(
     ShapeError, BroadcastError, DotShapeError, ReshapeError, ConcatenateError, DtypeError,
     LeafTypeError, AxisError, AxisSizeError, AxesPrefixError, GradTypeError, CustomRuleError,
     CarryTypeError, StaticArgumentError, DonationError, ConfigError, IndexTypeError, InvariantError,
-    KernelBoundsError,
+    KernelBoundsError, NotLinearError,
 )  # fmt: skip
 
 

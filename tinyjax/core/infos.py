@@ -194,7 +194,7 @@ class CallbackInfo:
     kind: str = "pure"
     sequence: int = 0
     ordered: bool = False
-    vectorized: str = "sequential"
+    vectorized: str | None = None
     levels: tuple[tuple[tuple[bool, ...], int], ...] = ()
 
     @property

@@ -47,6 +47,8 @@ def node_text(node: UOp, src: Sequence[Text]) -> Text:
         return text, 6 if text.startswith("-") else TIGHT
     if op is Op.RANGE:
         return f"r{node.arg[0]}", TIGHT
+    if op is Op.DIM:
+        return str(node.arg), TIGHT
     if op is Op.PARAM:
         return f"p{node.arg[0]}", TIGHT
     if op in INFIX and len(src) == 2:

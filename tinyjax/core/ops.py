@@ -43,6 +43,7 @@ class Op(Enum):
     VAR = ("open variable of a running trace; arg = Var", J, 0)
     PARAM = ("positional input of a closed body; arg = (slot, aval)", J | K | P, 0)
     BUFFER = ("a value in memory; arg = Buffer", J, 0)
+    DIM = ("a symbolic size as an int64 scalar; arg = the size", J | K | P, 0)
 
     # --- elementwise, one operand ------------------------------------------------------------
     NEG = ("-x; integers wrap", J | K | P, 1)
@@ -189,7 +190,11 @@ class Op(Enum):
     PCAST = ("replicated to varying over arg", J, 1)
 
     # --- kernel stage: scalars over ranges ------------------------------------------------------------
-    RANGE = ("loop variable; src = (extent,); arg = (id, kind)", K | P, 1)
+    RANGE = (
+        "loop variable; src = (extent[, limit]): min(extent, limit) steps; arg = (id, kind)",
+        K | P,
+        ANY_ARITY,
+    )
     INDEX = ("element of a buffer; src = (buffer, index[, valid])", K | P, ANY_ARITY)
     STAGE = ("value kept in memory over ranges; src = (value, *ranges); arg = level", K, ANY_ARITY)
     FOLD = ("accumulate over ranges; src = (value, *ranges); arg = kind", K, ANY_ARITY)

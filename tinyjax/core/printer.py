@@ -32,6 +32,7 @@ import numpy as np
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval, TupleAval
 from tinyjax.core.body import sources as body_sources
+from tinyjax.core.dims import DimExpr
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.source import Location, describe_source, locate
 from tinyjax.core.uop import UOp, const_value, toposort
@@ -81,7 +82,7 @@ def value_text(x: Any) -> str:
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         inner = " ".join(f"{k}={v}" for k, v in changed_fields(x))
         return f"{type(x).__name__}({inner})"
-    if isinstance(x, str | int | float | complex | bool | bytes) or x is None:
+    if isinstance(x, str | int | float | complex | bool | bytes | DimExpr) or x is None:
         return str(x)
     name = getattr(x, "__qualname__", None) or getattr(x, "__name__", None)
     return str(name or type(x).__name__)
@@ -139,6 +140,7 @@ def nothing(n: UOp) -> Fields:
 FIELDS: dict[Op, Callable[[UOp], Fields]] = {
     Op.CALLBACK: callback_fields,
     Op.IOTA: named("", "axis"),
+    Op.DIM: named("size"),
     Op.CAST: nothing,
     Op.BITCAST: nothing,
     Op.REDUCE_PRECISION: named("exponent_bits", "mantissa_bits"),

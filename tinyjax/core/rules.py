@@ -15,8 +15,10 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval, tuple_aval
+from tinyjax.core.dims import maximum
 from tinyjax.core.errors import make_error
 from tinyjax.core.ops import COMPARISONS, ELEMENTWISE, Op
+from tinyjax.core.shapes import same_shape
 from tinyjax.core.uop import RULES, UOp
 
 BOOL = np.dtype(np.bool_)
@@ -58,6 +60,11 @@ def iota_rule(n: UOp) -> Aval:
 @rule(Op.VAR, Op.BUFFER)
 def leaf_rule(n: UOp) -> Aval:
     return n.arg.aval  # type: ignore[no-any-return]
+
+
+@rule(Op.DIM)
+def dim_rule(n: UOp) -> Aval:
+    return aval((), INDEX_DTYPE)
 
 
 @rule(Op.PARAM)
@@ -194,7 +201,9 @@ def expand_rule(n: UOp) -> Aval:
 
 def padded(size: int, lo: int, hi: int, interior: int) -> int:
     """Length of an axis after PAD."""
-    return size + lo + hi + max(size - 1, 0) * interior
+    if not (lo or hi or interior):
+        return size
+    return size + lo + hi + (maximum(size - 1, 0) * interior if interior else 0)
 
 
 @rule(Op.PAD)
@@ -218,7 +227,10 @@ def slice_rule(n: UOp) -> Aval:
     for (start, stop, step), size in zip(n.arg, of.shape, strict=True):
         if not (0 <= start <= stop <= size and step > 0):
             raise fail(n, f"slice {start}:{stop}:{step} does not lie in an axis of size {size}")
-    shape = tuple(-((start - stop) // step) for start, stop, step in n.arg)
+    shape = tuple(
+        size if same_shape((start, stop, step), (0, size, 1)) else -((start - stop) // step)
+        for (start, stop, step), size in zip(n.arg, of.shape, strict=True)
+    )
     return aval(shape, of.dtype, of.weak_type)
 
 
@@ -250,7 +262,7 @@ def concat_rule(n: UOp) -> Aval:
 def window_rule(n: UOp) -> Aval:
     of, (axis, size, stride, dilation) = n.src[0].aval, n.arg
     reach = (size - 1) * dilation + 1 if size else 0
-    count = max(0, (of.shape[axis] - reach) // stride + 1)
+    count = maximum(0, (of.shape[axis] - reach) // stride + 1)
     shape = (*of.shape[:axis], count, *of.shape[axis + 1 :], size)
     return aval(shape, of.dtype, of.weak_type)
 

@@ -349,6 +349,8 @@ def filtering_mode() -> str:
     module = sys.modules.get("tinyjax.core.config")
     config = getattr(module, "config", None)
     mode = getattr(config, "jax_traceback_filtering", None) or "auto"
+    if getattr(config, "tinyjax_traceback", 0):
+        return "off"
     if mode != "auto":
         return str(mode)
     return "tracebackhide" if under_ipython() else "quiet_remove_frames"

@@ -199,6 +199,10 @@ def verify_range(node: UOp) -> None:
     size = node.src[0]
     require(size.op is Op.CONST and size.aval.dtype == INT64, node, "extent is an int64 literal")
     require(int(const_value(size)) >= 0, node, "extent is not negative")
+    require(len(node.src) <= 2, node, "takes an extent and perhaps a limit")
+    for limit in node.src[1:]:
+        plain = all(n.op in (Op.DIM, Op.CONST, Op.MUL) for n in toposort([limit]))
+        require(plain and limit.aval.dtype == INT64, node, "its limit is a product of dimensions")
     require(isinstance(node.arg[0], int) and node.arg[1] in RANGE_KINDS, node, "arg is (id, kind)")
 
 

@@ -57,6 +57,13 @@ def refuse_escaped(node: UOp) -> None:
         )
 
 
+def placement() -> Any:
+    """The module that knows where arrays lie; it stands on this file."""
+    from tinyjax.engine import placement as module  # it stands on this file
+
+    return module
+
+
 def line_of_user() -> str:
     """The user's current line, as errors show it."""
     line = user_line(call_site())
@@ -447,6 +454,57 @@ class Array:
     def is_fully_addressable(self) -> bool:
         """Whether all of it is in this process."""
         return True
+
+    @property
+    def sharding(self) -> Any:
+        """How it lies on devices.
+
+        Raises: AttributeError for a traced array, which lies nowhere (so `hasattr` tells); the
+        properties below raise ConcretizationTypeError, as in JAX.
+        """
+        if self.is_tracer:
+            raise AttributeError(
+                f"The 'sharding' attribute is not available on a traced {self._short()}."
+            )
+        return placement().sharding_of(self)
+
+    @property
+    def device(self) -> Any:
+        """The device it lies on, or its sharding if there are several."""
+        sharding = self.sharding
+        return next(iter(sharding.device_set)) if sharding.num_devices == 1 else sharding
+
+    def devices(self) -> set[Any]:
+        """The devices that hold a part of it."""
+        return placement().sharding_of(self).device_set  # type: ignore[no-any-return]
+
+    @property
+    def committed(self) -> bool:
+        """Whether it was put on a device or sharding other than the first device."""
+        module = placement()
+        return module.sharding_of(self) != module.ON_FIRST  # type: ignore[no-any-return]
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device that holds a part holds all of it."""
+        return placement().sharding_of(self).is_fully_replicated  # type: ignore[no-any-return]
+
+    @property
+    def addressable_shards(self) -> list[Any]:
+        """The parts, as `Shard`s: device, index, replica_id, and a copy of the data."""
+        return placement().shards(self)  # type: ignore[no-any-return]
+
+    global_shards = addressable_shards
+
+    def addressable_data(self, index: int) -> Array:
+        """A copy of the data of one shard."""
+        return self.addressable_shards[index].data  # type: ignore[no-any-return]
+
+    def to_device(self, device: Any, *, stream: Any = None) -> Array:
+        """`jax.device_put(x, device)`."""
+        from tinyjax.engine.devices import device_put  # it stands on this file
+
+        return device_put(self, device)  # type: ignore[no-any-return]
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
         from tinyjax.engine.dlpack import export  # it stands on this file

@@ -158,6 +158,7 @@ def debug_breakpoint(
     The prompt evaluates expressions over the variables of the user's functions that were running
     when this line was traced, with their values at run time. Commands: p, pp, l(ist), bt, u(p),
     d(own), c(ontinue), q(uit). An effect, like `debug.callback`.
+    `backend` changes nothing: there is one debugger.
     """
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)

@@ -35,7 +35,7 @@ from tinyjax.engine.values import (
     shaped_abstractify,
 )
 
-METHODS = ("sequential", "expand_dims", "broadcast_all", "legacy_vectorized")
+METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 _sequence = itertools.count(1)
 
 
@@ -139,10 +139,13 @@ def pure_callback(
     """`callback(*args, **kwargs)` on values; the results have the stated shapes and dtypes.
 
     The callback must be pure: it may run once, several times, or not at all if nothing needs its
-    results. Under vmap it is called once per example ("sequential"), or once with a leading axis
-    for all arguments ("broadcast_all") or size 1 for the shared ones ("expand_dims").
-    Raises: ValueError under differentiation; give the caller a custom_jvp. What the callback raises
-    ends the computation and reaches the caller.
+    results. `vmap_method`: under vmap it is called once per example ("sequential"), or once with a
+    leading axis for all arguments ("broadcast_all"), of size 1 for the shared ones ("expand_dims"),
+    or for the mapped ones only ("legacy_vectorized").
+    `sharding` changes nothing: there is one device.
+    Raises: ValueError under differentiation (give the caller a custom_jvp); NotImplementedError if an
+    argument is mapped and no method was given. What the callback raises ends the computation and
+    reaches the caller.
     """
     if vmap_method not in (None, *METHODS):
         raise ValueError(f"vmap_method must be one of {METHODS} or None, got {vmap_method!r}")
@@ -151,9 +154,7 @@ def pure_callback(
     if not out:
         return tree_unflatten(out_tree, [])
     function, nodes = host_function(callback, args, kwargs, out_tree)
-    info = CallbackInfo(
-        function, out, sequence=next(_sequence), vectorized=vmap_method or "sequential"
-    )
+    info = CallbackInfo(function, out, sequence=next(_sequence), vectorized=vmap_method)
     values: list[Array] = finish_all(results(UOp(Op.CALLBACK, tuple(nodes), info)))
     return tree_unflatten(out_tree, values)
 
@@ -171,6 +172,7 @@ def io_callback(
 
     It is called as often as the program says, used or not, and in the program's order. Under vmap it
     is called once per example, which `ordered=True` forbids.
+    `sharding` changes nothing: there is one device.
     Raises: ValueError under differentiation and for vmap of an ordered one. What the callback raises
     ends the computation and reaches the caller.
     """
@@ -195,6 +197,7 @@ def debug_callback(
     program's order: once per step of a loop, per example of a vmap (in order), once under
     differentiation (with primal values), once more when a checkpoint recomputes.
     What the callback raises ends the computation and reaches the caller.
+    `partitioned` is for meshes and changes nothing.
     """
     function, nodes = host_function(callback, args, kwargs, None)
     effect(nodes, CallbackInfo(function, (), "debug", ordered=ordered))
@@ -263,6 +266,7 @@ def debug_print(
     """Print `fmt.format(*args, **kwargs)` when the values are known, also in compiled code.
 
     See `debug_callback` for how often. Raises: ValueError for an argument without placeholder.
+    `partitioned` is for meshes and changes nothing.
     Example: `jax.debug.print("loss {x:.3f}", x=loss)`.
     """
     if not skip_format_check:

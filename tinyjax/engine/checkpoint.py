@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tinyjax.core.avals import Aval
+from tinyjax.core.config import MISSING
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.tree import tree_unflatten
@@ -19,7 +20,7 @@ from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.calls import apply_call
 from tinyjax.engine.custom_rules import positions
-from tinyjax.engine.derivatives import lift_leaves, vjp
+from tinyjax.engine.derivatives import lift_with_refs, vjp
 from tinyjax.engine.policies import Policy, checkpoint_policies, node_policy
 from tinyjax.engine.stages import make_jaxpr
 from tinyjax.engine.tracing import argument_paths, name_of, stage_cached, with_fixed
@@ -33,13 +34,19 @@ def checkpoint(
     policy: Policy | None = None,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Iterable[str] = (),
-    concrete: bool = False,
+    concrete: Any = MISSING,
 ) -> Any:
     """`fun`, whose intermediate values are recomputed in the backward pass instead of kept.
 
-    Traced abstractly, once per signature; static arguments are compared by value.
+    Traced abstractly, once per signature; static arguments are compared by value. Without `fun`, a
+    decorator. Raises: NotImplementedError for `concrete`, which JAX removed: see `static_argnums`.
     Cost: one more forward computation in reverse mode; memory for inputs and what `policy` saves.
     """
+    if concrete is not MISSING:
+        raise NotImplementedError(
+            "The `concrete` option to `jax.checkpoint` was removed in JAX v0.10.0. Mark the arguments "
+            "that Python looks at static instead: jax.checkpoint(f, static_argnums=...)."
+        )
     if fun is None:
         return functools.partial(
             checkpoint,
@@ -68,9 +75,9 @@ def checkpoint(
         def paths() -> list[str]:
             return argument_paths(fun, dynamic, rest)
 
-        nodes, tree = lift_leaves((dynamic, rest), paths, "arguments of a checkpointed function")
-
-        avals = tuple(n.aval for n in nodes)
+        nodes, avals, refs, tree = lift_with_refs(
+            (dynamic, rest), paths, "arguments of a checkpointed function"
+        )
         statics = (tuple(sorted(fixed.items())), tuple(sorted(fixed_names.items())))
         partial = bool(fixed or fixed_names)
         traced = stage_cached(
@@ -83,6 +90,7 @@ def checkpoint(
             fun,
             fun,
         )
+        traced = traced.bound(refs, name_of(fun))
         return tree_unflatten(traced.out_tree, apply_call(traced, nodes, info))
 
     return checkpointed

@@ -186,9 +186,9 @@ def check_error(error: Error) -> None:
         hit = b.eq(code, b.like(code, number))
         values = [lift(v) for v in error.slots[place : place + len(site.slots)]]
         place += len(site.slots)
-        if axes:  # the first example that failed so
+        if axes:  # the last example that failed so, as in JAX
             size = code.aval.size
-            _, at = b.argreduce("max", b.cast(b.reshape(hit, (size,)), CODE), 0)
+            at = b.cast(b.last_true(b.reshape(hit, (size,))), CODE)
             values = [one_of(v, code.ndim, size, at) for v in values]
         tree = tree_flatten((tuple(values), {}))[1] if site.tree is None else site.tree
         apply_check(b.not_(b.reduce("or", hit, axes)), CheckInfo(site.message, tree), values)

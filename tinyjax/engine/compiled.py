@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, hoist_memory, params_of
 from tinyjax.core.composites import raised_body
 from tinyjax.core.config import config
+from tinyjax.core.dims import Atom, evaluate
 from tinyjax.core.dtypes import is_key
 from tinyjax.core.errors import deleted
 from tinyjax.core.ops import BODIES, Op
@@ -51,6 +53,7 @@ class Executable:
         "makers",
         "program",
         "run_program",
+        "sized",
     )
 
     def __init__(self, body: UOp, count: int, donated: frozenset[int]) -> None:
@@ -64,7 +67,9 @@ class Executable:
         self.run_program: Callable[..., None] = self.program.run
         self.aliases = self.lowered.plan.aliases
         self.consumed = consumed(hoisted, self.avals, donated, self.aliases)
-        self.makers = [memory.pool.maker(*storage(a)) for a in self.avals]
+        self.sized: dict[tuple[int, ...], Sized] = {}
+        symbolic = bool(self.lowered.sizes)
+        self.makers = [] if symbolic else [memory.pool.maker(*storage(a)) for a in self.avals]
 
     def run(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """Outputs in fresh buffers, or in those of donated inputs."""
@@ -85,6 +90,63 @@ class Executable:
         for source in self.consumed:
             give_up(buffers[source])
         return outs
+
+
+    def sized_for(self, dims: Mapping[Atom, int]) -> Sized:
+        """What is known of a run once its dimensions are; kept for the next run with them."""
+        key = tuple(dims.values())
+        found = self.sized.get(key)
+        if found is None:
+            unknown = [a.name for a in self.lowered.sizes.dims() if a not in dims]
+            if unknown:
+                raise ValueError(
+                    f"symbolic dimension {', '.join(unknown)} is not the size of an argument, so a "
+                    "call does not say what it is.\n  Give an axis of an argument that size."
+                )
+            avals = [
+                of.update(shape=tuple(evaluate(s, dims) for s in of.shape)) for of in self.avals
+            ]
+            found = self.sized[key] = Sized(
+                self.lowered.sizes.values(dims),
+                avals,
+                [memory.pool.maker(*storage(a)) for a in avals],
+            )
+        return found
+
+    def run_sized(self, buffers: Sequence[Buffer], dims: Mapping[Atom, int]) -> list[Buffer]:
+        """`run` for a body with symbolic sizes, where its dimensions have these values (always the
+        same dimensions, in the same order)."""
+        sized = self.sized_for(dims)
+        addresses = [b.address or address_of(b) for b in (*buffers, *self.extra)]
+        outs = []
+        for make, of in zip(sized.makers, sized.avals, strict=True):
+            value, at = make()
+            addresses.append(at)
+            outs.append(Buffer(value, of, at))
+        self.run_program(*addresses, *sized.values)
+        return outs
+
+
+class SizedRun:
+    """An executable for one choice of its dimensions: runs as an `Executable` does."""
+
+    __slots__ = ("compiled", "dims")
+
+    def __init__(self, compiled: Executable, dims: Mapping[Atom, int]) -> None:
+        self.compiled, self.dims = compiled, dims
+
+    def run(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """Outputs in fresh buffers."""
+        return self.compiled.run_sized(buffers, self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """Sizes of a program, avals of its results and how they are allocated, for given dimensions."""
+
+    values: tuple[int, ...]
+    avals: list[Aval]
+    makers: list[Callable[[], tuple[Any, int]]]
 
 
 def consumed(

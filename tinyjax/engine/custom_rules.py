@@ -8,7 +8,8 @@ like any other; the Python rule is not run again on batched values. Two ways to 
   needed. What both close over is matched by variable, so it follows the call's current arguments.
 * Run now (`PinnedRule`): when an argument is being differentiated outside of staging, the rule runs
   at the call, in place of the function, on variables bound to the arguments. Python control flow on
-  values works in it, and it runs once.
+  values works in it, and it runs once (a bwd that is told which cotangents are zero runs when that is
+  known).
 
 Both rules may be given to one function: forward mode uses the jvp rule, reverse mode the vjp rule.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinyjax.core import build as b
@@ -451,7 +452,7 @@ class PinnedRule:
     """Bodies of rules that have run."""
 
     jvp: tuple[UOp, Flags] | None = None
-    vjp: tuple[UOp, UOp] | None = None
+    vjp: tuple[UOp, Any] | None = None
 
     has_jvp = property(lambda self: self.jvp is not None)
     has_vjp = property(lambda self: self.vjp is not None)
@@ -460,7 +461,7 @@ class PinnedRule:
         assert self.jvp is not None
         return self.jvp
 
-    def vjp_bodies(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, UOp]:
+    def vjp_bodies(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, Any]:
         assert self.vjp is not None
         return self.vjp
 
@@ -579,9 +580,6 @@ class CustomFunction:
         active = any(differentiated(n) for n in nodes)
         if state.staging or any(unbound(n) is not None for n in nodes):
             return self._staged(application, nodes)
-        if active and self.vjp_symbolic:
-            # Which cotangents are zero is known when the result is transposed: bwd runs then.
-            return self._staged(application, nodes)
         if active:
             return self._run(application, nodes)
         out = self.fun(*args)  # no argument is being transformed
@@ -618,18 +616,8 @@ class CustomFunction:
             run = Run()
             if self.vjp_rule is not None:
                 run.outs, run.held, run.out_tree, held_tree = application.fwd(own, zero)
-                run.res = [trace.variable(h.aval, bound=h) for h in run.held]
-                run.cts = [
-                    trace.variable(o.aval.strip_weak_type())
-                    for o in run.outs
-                    if dtypes.is_inexact(o.dtype)
-                ]
-                kinds = [o.aval for o in run.outs]
-                with open_trace("custom_vjp bwd", self.vjp_rule[1], False, deferred=True) as bwd:
-                    run.back = application.bwd(
-                        run.res, held_tree, run.cts, kinds, run.out_tree, avals
-                    )
-                run.back_chain = bwd.chain
+                if not self.vjp_symbolic:
+                    self._run_backward(application, run, held_tree, avals)
             outs_jvp: list[UOp] = []
             if self.jvp_rule is not None:
                 run.dots = [trace.variable(a.strip_weak_type()) for a in inexact_of(avals)]
@@ -641,9 +629,54 @@ class CustomFunction:
             self._refuse_active([*run.everything(), *outs_jvp], outer)
             captures = outer_variables([*run.everything(), *outs_jvp], local)
             rule = self._pin(run, own, captures, outs_jvp)
+            if self.vjp_symbolic:
+                assert rule.vjp is not None
+
+                def backward(zero_cts: Flags) -> UOp:
+                    late = replace(run)
+                    self._run_backward(application, late, held_tree, avals, zero_cts)
+                    self._refuse_active(late.back, outer)
+                    return self._close_backward(late, captures)
+
+                # Which cotangents are zero is known when the result is transposed: bwd runs then.
+                rule.vjp = rule.vjp[0], Backward(backward)
             body, _ = close(run.outs, [*own, *captures], keep_memory=True)
             leave(trace, [], dict(zip(own, nodes, strict=True)))
         return self._call(body, [*nodes, *captures], rule, run.out_tree)
+
+    def _run_backward(
+        self,
+        application: Application,
+        run: Run,
+        held_tree: ResidualTree,
+        avals: Sequence[Aval],
+        zero_cts: Flags | None = None,
+    ) -> None:
+        """Run bwd on variables for the residuals, bound to them, and for cotangents not flagged."""
+        assert self.vjp_rule is not None
+        kinds = [o.aval for o in run.outs]
+        with open_trace("custom_vjp bwd", self.vjp_rule[1], False, deferred=True) as trace:
+            run.res = [trace.variable(h.aval, bound=h) for h in run.held]
+            inexact = inexact_of(kinds)
+            cts = [
+                None if is_zero else trace.variable(o.strip_weak_type())
+                for o, is_zero in zip(inexact, zero_cts or (False,) * len(inexact), strict=True)
+            ]
+            run.cts = [ct for ct in cts if ct is not None]
+            run.back = application.bwd(run.res, held_tree, cts, kinds, run.out_tree, avals)
+        run.back_chain = trace.chain
+
+    def _close_backward(self, run: Run, captures: Sequence[UOp]) -> UOp:
+        """bwd may close over outer variables; they are handed to it as residuals."""
+        zeros = [b.zeros(c.aval.strip_weak_type()) for c in captures if dtypes.is_inexact(c.dtype)]
+        body, captured = close(
+            [*run.back, *zeros, *run.back_chain.tokens],
+            [*run.res, *captures, *run.cts, *run.back_chain.starts],
+            keep_memory=True,
+        )
+        if captured:
+            raise CustomVJPException(name_of(self.fun), "its bwd closes over a traced value")
+        return body
 
     def _pin(
         self, run: Run, own: list[UOp], captures: list[UOp], outs_jvp: list[UOp]
@@ -659,19 +692,10 @@ class CustomFunction:
             )
             rule.jvp = body, zero_flags(outs_jvp, run.tangents)
         if self.vjp_rule is not None:
-            # bwd may close over outer variables; they are handed to it as residuals.
             forward, _ = close(
                 [*run.outs, *run.held, *captures], [*own, *captures], keep_memory=True
             )
-            zeros = [
-                b.zeros(c.aval.strip_weak_type()) for c in captures if dtypes.is_inexact(c.dtype)
-            ]
-            backward, _ = close(
-                [*run.back, *zeros, *run.back_chain.tokens],
-                [*run.res, *captures, *run.cts, *run.back_chain.starts],
-                keep_memory=True,
-            )
-            rule.vjp = forward, backward
+            rule.vjp = forward, None if self.vjp_symbolic else self._close_backward(run, captures)
         return rule
 
     def _call(self, body: UOp, args: Sequence[UOp], rule: Any, out_tree: PyTreeDef) -> Any:
@@ -738,6 +762,16 @@ class custom_jvp(CustomFunction):
     """
 
     kind = "custom_jvp"
+
+    @property
+    def jvp(self) -> Callable[..., Any] | None:
+        """The rule, once `defjvp` has given it."""
+        return self.jvp_rule
+
+    @property
+    def symbolic_zeros(self) -> bool:
+        """Whether the rule sees structural zeros as `SymbolicZero`."""
+        return self.jvp_symbolic
 
 
 class custom_vjp(CustomFunction):

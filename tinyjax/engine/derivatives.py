@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,38 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, open_body
-from tinyjax.core.errors import GradTypeError
+from tinyjax.core.errors import GradTypeError, NotLinearError, make_error
 from tinyjax.core.source import api_boundary
-from tinyjax.core.tree import register_pytree_node, tree_flatten_with_path, tree_map, tree_unflatten
+from tinyjax.core.tree import register_pytree_node, tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
-from tinyjax.core.uop import UOp, substitute
+from tinyjax.core.uop import UOp, depends_on, substitute
 from tinyjax.engine.array import Array, line_of_user
 from tinyjax.engine.composites import jvp as jvp_nodes
 from tinyjax.engine.effects import settle
-from tinyjax.engine.refs import Ref, RefArgument, settle_refs
-from tinyjax.engine.tracing import argument_paths, name_of, output_nodes, parameter_names
+from tinyjax.engine.refs import (
+    AbstractRef,
+    Ref,
+    RefArgument,
+    addupdate,
+    current,
+    held,
+    opened,
+    refuse_twice,
+    settle_refs,
+    store,
+    through,
+)
+from tinyjax.engine.tracing import (
+    Traced,
+    argument_paths,
+    name_of,
+    output_nodes,
+    parameter_names,
+    stage,
+)
 from tinyjax.engine.values import finish_all, is_array_like, lift, shaped_abstractify
 from tinyjax.interpreters.effects import apply_rule, has_effects, jvp_in_chain
+from tinyjax.interpreters.linearity import NotLinear, dependence
 from tinyjax.interpreters.linearize import known_frontier, tangent_aval
 from tinyjax.interpreters.residuals import LITERALS
 from tinyjax.interpreters.trace import Trace, open_trace, rebind
@@ -68,6 +88,24 @@ def lift_leaves(
     return nodes, treedef
 
 
+def lift_with_refs(
+    tree: Any, paths: Callable[[], Sequence[str]], what: str
+) -> tuple[list[UOp], tuple[Aval | AbstractRef, ...], list[Ref], PyTreeDef]:
+    """Arrays among the leaves as nodes, what all leaves are, the mutable arrays among them."""
+    leaves, treedef = tree_flatten(tree)
+    refs = [x for x in leaves if isinstance(x, Ref)]
+    if not refs:
+        nodes, _ = lift_leaves(tree, paths, what)
+        return nodes, tuple(n.aval for n in nodes), [], treedef
+    arrays = [i for i, x in enumerate(leaves) if not isinstance(x, Ref)]
+    nodes, _ = lift_leaves(
+        [leaves[i] for i in arrays], lambda: [paths()[i] for i in arrays], what
+    )
+    rest = iter(nodes)
+    avals = [AbstractRef(x.aval_) if isinstance(x, Ref) else next(rest).aval for x in leaves]
+    return nodes, tuple(avals), refs, treedef
+
+
 def bind(
     trace: Trace, nodes: Sequence[UOp], paths: Sequence[str], differentiable: bool = True
 ) -> list[UOp]:
@@ -85,6 +123,17 @@ def leave(trace: Trace, roots: Sequence[UOp], mapping: dict[UOp, UOp]) -> list[U
     if trace.chain.tokens:
         trace.chain.last = found.pop()
     return settle(trace, found)
+
+
+def refuse_joint(outs: Sequence[UOp], tangents: Iterable[UOp]) -> None:
+    """Raise ValueError if values depend on tangents: there is a while loop whose callbacks' results
+    would be needed twice."""
+    needs_tangent = depends_on(outs, [t.arg for t in tangents])
+    if any(map(needs_tangent, outs)):
+        raise ValueError(
+            "a while_loop with io_callback that is being differentiated under jit can be by jax.jvp "
+            "alone: it runs once, with primals and tangents.\n  Use jax.jvp, or lax.scan."
+        )
 
 
 def apply_effectful(fun: Any, body: UOp, args: Sequence[UOp]) -> list[UOp]:
@@ -224,6 +273,7 @@ def value_and_grad(
     `fun` returns a real scalar, or `(scalar, aux)` with `has_aux=True`. The gradient has the tree
     of the argument (a tuple of trees if `argnums` is a sequence), dtypes those of the inputs;
     integer inputs (with `allow_int`) give float0 zeros.
+    `reduce_axes`, which JAX has left without a meaning, changes nothing.
     Raises: `GradTypeError` (TypeError) for wrong inputs or outputs, naming the argument path.
     Cost: a small multiple of that of `fun` (reverse mode), memory for its intermediate values.
     Source: Griewank and Walther, "Evaluating Derivatives".
@@ -271,6 +321,7 @@ def _value_and_grad(
             (y,), (ty,) = jvp_in_chain([y], tangents, trace.chain, jvp_nodes)
             seed = b.scalar(1, y.dtype)
             cts = transpose([ty], [seed], list(tangents.values())) if ty is not None else []
+            refuse_joint([y], tangents.values())
             cts = cts or [None] * len(inexact)
             gradients = {v: derivative(ct, v.aval) for v, ct in zip(inexact, cts, strict=True)}
             aux_leaves, aux_tree = tree_flatten(aux)
@@ -304,6 +355,7 @@ def grad(
     """A function that returns the gradient of `fun` (and aux with `has_aux=True`).
 
     Arguments, errors and cost as `value_and_grad`.
+    `reduce_axes` changes nothing.
     Example: `grad(lambda x: x**2)(3.0)` is `6.0`.
     """
     both = _value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, "grad")
@@ -386,7 +438,10 @@ def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) ->
             f"{type(primals).__name__} and {type(tangents).__name__}."
         )
     paths = argument_paths(fun, primals, {})
-    nodes, tree = lift_leaves(tuple(primals), lambda: paths, "primals of jvp")
+    try:
+        nodes, tree = lift_leaves(tuple(primals), lambda: paths, "primals of jvp")
+    except RefArgument:
+        return jvp_with_refs(fun, primals, tangents, has_aux)
     t_leaves, t_tree = tree_flatten(tuple(tangents))
     if t_tree != tree:
         raise TypeError(
@@ -423,6 +478,53 @@ def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) ->
         tangent_out,
         tree_unflatten(aux_tree, [next(more) if type(x) is Array else x for x in aux_leaves]),
     )
+
+
+def flat_with_refs(
+    fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool
+) -> tuple[Callable[..., Any], list[Any], list[int]]:
+    """A function of the list of leaves, arrays in place of mutable arrays, that returns ((result,
+    what these hold in the end), aux); the leaves; the places of the mutable arrays."""
+    leaves, tree = tree_flatten((tuple(primals), {}))
+    flat, places = opened(fun, tree, leaves, name_of(fun))
+
+    @functools.wraps(fun, updated=())
+    def of_values(values: Any) -> Any:
+        out, after = flat(values)
+        out, aux = split_aux(out, fun, has_aux)
+        return (out, after), aux
+
+    return of_values, leaves, places
+
+
+def tangent_refs(leaves: Sequence[Any], places: Sequence[int], name: str) -> None:
+    """Raise TypeError unless the tangents of mutable arrays are mutable arrays."""
+    for i in places:
+        if not isinstance(leaves[i], Ref):
+            raise RefArgument(
+                f"the tangent of a mutable array must be a mutable array, but {name} got "
+                f"{leaves[i]!r}.\n  Pass jax.new_ref(tangent)."
+            )
+
+
+def jvp_with_refs(fun: Any, primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool) -> Any:
+    """jvp with mutable arrays among the primals: their tangents are mutable arrays too, which hold
+    the derivatives of what the former hold."""
+    of_values, leaves, places = flat_with_refs(fun, primals, has_aux)
+    t_leaves, t_tree = tree_flatten(tuple(tangents))
+    if t_tree != tree_flatten(tuple(primals))[1]:
+        raise TypeError(
+            "primal and tangent arguments to jax.jvp must have the same tree structure, but "
+            f"tangents have tree structure {t_tree}."
+        )
+    tangent_refs(t_leaves, places, "jax.jvp")
+    refuse_twice([x[i] for x in (leaves, t_leaves) for i in places], name_of(fun))
+    (out, after), (t_out, t_after), aux = jvp(
+        of_values, (held(leaves),), (held(t_leaves),), has_aux=True
+    )
+    store([leaves[i] for i in places], after)
+    store([t_leaves[i] for i in places], t_after)
+    return (out, t_out, aux) if has_aux else (out, t_out)
 
 
 class LinearFunction:
@@ -559,6 +661,29 @@ class VjpFunction(LinearFunction):
         return tree_unflatten(self.in_tree, flat)
 
 
+    def with_refs(self, *accumulators: Any) -> Callable[[Any], Any]:
+        """The same function, but the cotangents of arguments (or leaves of them) in whose place a
+        mutable array stands here are added to what it holds; their entry in the result is None."""
+        leaves, tree = tree_flatten(tuple(accumulators))
+        if tree != self.in_tree:
+            raise TypeError(
+                f"with_refs of the vjp of {self.name} got accumulators of structure {tree}, but its "
+                f"arguments have structure {self.in_tree}.\n  Put any number where the cotangent is "
+                "to be returned."
+            )
+
+        @api_boundary
+        def accumulate(cotangent: Any) -> Any:
+            flat = tree_flatten(self(cotangent))[0]
+            for i, (place, ct) in enumerate(zip(leaves, flat, strict=True)):
+                if isinstance(place, Ref):
+                    addupdate(place, ..., ct)
+                    flat[i] = None
+            return tree_unflatten(self.in_tree, flat)
+
+        return accumulate
+
+
 for _cls in (Linearized, VjpFunction):
     register_pytree_node(
         _cls,
@@ -573,7 +698,12 @@ def linearize_arguments(
     """Run `fun` on bound variables and split: (outputs, linear function, aux)."""
     _check_callable(fun)
     paths = argument_paths(fun, primals, {})
-    nodes, tree = lift_leaves(tuple(primals), lambda: paths, f"primals of {kind}")
+    try:
+        nodes, tree = lift_leaves(tuple(primals), lambda: paths, f"primals of {kind}")
+    except RefArgument:
+        if kind != "linearize":
+            raise  # a cotangent of what a mutable array holds has no place to go
+        return linearize_with_refs(fun, primals, has_aux)
     with open_trace(kind, fun, staging=False) as trace:
         variables = bind(trace, nodes, paths)
         out = fun(*tree_unflatten(tree, [Array(v) for v in variables]))
@@ -582,6 +712,7 @@ def linearize_arguments(
         inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
         tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
         outs, touts = jvp_in_chain(outs, tangents, trace.chain, jvp_nodes)
+        refuse_joint(outs, tangents.values())
         roots = [b.cast(t, o.dtype) for o, t in zip(outs, touts, strict=True) if t is not None]
         frontier = [
             n for n in known_frontier(roots, list(tangents.values())) if n.op not in LITERALS
@@ -616,6 +747,28 @@ def linearize_arguments(
     )
 
 
+def linearize_with_refs(fun: Any, primals: Sequence[Any], has_aux: bool) -> Any:
+    """linearize with mutable arrays among the primals, as `jvp_with_refs`."""
+    of_values, leaves, places = flat_with_refs(fun, primals, has_aux)
+    tree = tree_flatten(tuple(primals))[1]
+    (out, after), linear, aux = linearize(of_values, held(leaves), has_aux=True)
+    store([leaves[i] for i in places], after)
+
+    @api_boundary
+    def linearized(*tangents: Any) -> Any:
+        t_leaves, t_tree = tree_flatten(tuple(tangents))
+        if t_tree != tree:
+            raise TypeError(
+                f"linearized {name_of(fun)} was called with tangents of structure {t_tree}, but its "
+                f"inputs have structure {tree}."
+            )
+        tangent_refs(t_leaves, places, f"linearized {name_of(fun)}")
+        refuse_twice([t_leaves[i] for i in places], name_of(fun))
+        return through(t_leaves, places, linear)
+
+    return (out, linearized, aux) if has_aux else (out, linearized)
+
+
 def vjp(
     fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Any = ()
 ) -> Any:
@@ -623,6 +776,7 @@ def vjp(
 
     `f_vjp` is a pytree (its residuals are leaves) and may be called more than once. With `has_aux`,
     `(value, f_vjp, aux)`. Integer primals have float0 cotangents.
+    `reduce_axes` changes nothing.
     """
     return api_boundary(linearize_arguments)(fun, primals, has_aux, "vjp", VjpFunction)
 
@@ -635,11 +789,81 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 def linear_transpose(
     fun: Callable[..., Any], *primals: Any, reduce_axes: Any = ()
 ) -> Callable[..., Any]:
-    """The transpose of a function that is linear in all arguments (given as arrays or avals)."""
-    zeros = tree_map(lambda p: finish_all([b.zeros(shaped_abstractify(p))])[0], tuple(primals))
+    """The transpose of a function that is linear in all arguments (given as arrays or avals).
+
+    Constants that it adds are ignored. It is traced once, here.
+    `reduce_axes` changes nothing.
+    Raises: `NotLinearError` (NotImplementedError) naming the operation that is not linear; TypeError
+    unless all arguments and results are floating or complex, or all integers, and for cotangents
+    that do not match the result.
+    """
+    leaves, tree = tree_flatten((tuple(primals), {}))
+    avals = [shaped_abstractify(x) for x in leaves]
+    traced = stage(
+        fun, tree, avals, "linear_transpose", lambda: argument_paths(fun, primals, {})
+    )
+    kinds = [a.dtype for a in avals], [a.dtype for a in traced.out_avals]
+    inexact = all(map(dtypes.is_inexact, kinds[0])) and all(map(dtypes.is_inexact, kinds[1]))
+    if not inexact and not all(dtypes.is_integer(d) for side in kinds for d in side):
+        named = [", ".join(dtypes.short_name(d) for d in side) for side in kinds]
+        raise TypeError(
+            "linear_transpose only supports [float or complex] -> [float or complex], and integer -> "
+            f"integer functions, but got [{named[0]}] -> [{named[1]}]."
+        )
+    linear = (True,) * len(avals)
+    rest = [*traced.captured, *map(current, traced.refs)]
+    try:
+        dependence(traced.body, (*linear, *[False] * (len(rest) + 1)), traced.sites)
+    except NotLinear as found:
+        raise not_linear(fun, found) from None
 
     @api_boundary
     def transposed(cotangent: Any) -> Any:
-        return vjp(fun, *zeros)[1](cotangent)
+        given, given_tree = tree_flatten(cotangent)
+        if given_tree != traced.out_tree:
+            raise TypeError(
+                f"cotangent tree does not match function output, expected {traced.out_tree} but got "
+                f"{given_tree}."
+            )
+        cts = [lift(ct) for ct in given]
+        for ct, of in zip(cts, traced.out_avals, strict=True):
+            fits = ct.dtype == of.dtype or ct.aval.weak_type
+            if ct.shape != of.shape or not fits:
+                raise TypeError(
+                    f"cotangent type does not match function output, expected {of.str_short()} but "
+                    f"got {ct.aval.str_short()}."
+                )
+        cts = [b.cast(ct, of.dtype) for ct, of in zip(cts, traced.out_avals, strict=True)]
+        if not inexact:  # no tangents, but the function itself is linear
+            kept, got = transposed_body(
+                traced.body, [*avals, *(r.aval for r in rest)], (*linear, *[False] * len(rest)),
+                (True,) * len(cts),
+            )  # fmt: skip
+            values = iter(open_body(kept, [*rest, *cts]))
+            nodes = [derivative(next(values) if g else None, a) for g, a in zip(got, avals)]
+            return tree_unflatten(tree, finish_all(nodes))[0]
+        zeros = finish_all([b.zeros(a) for a in avals])
+        back = vjp(lambda *xs: apply_traced(fun, traced, [lift(x) for x in xs]), *zeros)[1]
+        return tree_unflatten(tree, back(list(finish_all(cts))))[0]
 
-    return transposed
+    return api_boundary(transposed)
+
+
+def apply_traced(fun: Any, traced: Traced, args: Sequence[UOp]) -> list[Array]:
+    """Flat results of a staged function, opened into the running trace."""
+    given = [*args, *traced.captured, *map(current, traced.refs)]
+    return traced.deliver(finish_all(apply_effectful(fun, traced.body, given)))
+
+
+def not_linear(fun: Any, found: NotLinear) -> NotLinearError:
+    """The error for a function that cannot be transposed."""
+    from tinyjax.interpreters.find_bad import op_name  # only for people who look for a cause
+
+    site = found.source[0] if found.source else None
+    return make_error(
+        NotLinearError,
+        f"Transpose rule for {op_name(found.node)!r} not implemented",
+        rule=f"it is not linear in what it depends on here, so {name_of(fun)} is not linear",
+        site=site,
+        fix="jax.vjp transposes the derivative of any function.",
+    )

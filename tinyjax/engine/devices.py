@@ -1,7 +1,8 @@
 """Devices, and moving values to and from them.
 
 There is one place, the CPU of this process, and every array lies there. With `jax_num_cpu_devices` it
-counts as several devices, so programs written for several (`pmap`) run; they share its memory.
+counts as several devices, so programs written for several (`pmap`) run; they share its memory
+(engine/placement.py).
 """
 
 from __future__ import annotations
@@ -15,67 +16,14 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.config import config
-from tinyjax.core.tree import tree_map
+from tinyjax.core.tree import tree_map, tree_unflatten
+from tinyjax.core.treedef import tree_flatten
+from tinyjax.core.treematch import broadcast_prefix
 from tinyjax.engine.array import Array
+from tinyjax.engine.placement import CPU as CPU
+from tinyjax.engine.placement import ON_FIRST, Sharding, SingleDeviceSharding, place
+from tinyjax.engine.placement import Device as Device
 from tinyjax.engine.values import asarray, is_array_like
-
-
-class Device:
-    """A place where programs run and arrays lie."""
-
-    __slots__ = ("device_kind", "id", "platform", "process_index")
-
-    def __init__(self, platform: str, number: int) -> None:
-        self.platform, self.id = platform, number
-        self.process_index, self.device_kind = 0, platform
-
-    @property
-    def local_hardware_id(self) -> int:
-        """Number of the device on its host."""
-        return self.id
-
-    def __repr__(self) -> str:
-        return f"CpuDevice(id={self.id})"
-
-    def __str__(self) -> str:
-        return f"{self.platform.upper()}_{self.id}"
-
-
-CPU = Device("cpu", 0)
-
-
-class Sharding:
-    """How an array lies on devices."""
-
-
-class SingleDeviceSharding(Sharding):
-    """All of it on one device."""
-
-    __slots__ = ("_device",)
-
-    def __init__(self, device: Device = CPU, *, memory_kind: str | None = None) -> None:
-        self._device = device
-
-    @property
-    def device_set(self) -> set[Device]:
-        """The devices that hold a part."""
-        return {self._device}
-
-    is_fully_replicated = True
-    is_fully_addressable = True
-
-    def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of each part."""
-        return tuple(global_shape)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SingleDeviceSharding) and other._device is self._device
-
-    def __hash__(self) -> int:
-        return hash(self._device)
-
-    def __repr__(self) -> str:
-        return f"SingleDeviceSharding(device={self._device!r})"
 
 
 def checked_backend(backend: str | None) -> None:
@@ -112,7 +60,10 @@ def _too_late(value: Any) -> None:
 def local_devices(
     process_index: int | None = None, backend: str | None = None, host_id: int | None = None
 ) -> list[Device]:
-    """The devices of this process."""
+    """The devices of this process.
+
+    `host_id`, an older name of `process_index`, changes nothing.
+    """
     if process_index not in (None, 0):
         raise ValueError(f"Unknown process_index {process_index}")
     return devices(backend)
@@ -151,11 +102,20 @@ def process_indices(backend: str | None = None) -> list[int]:
     return [0]
 
 
-def checked_target(target: Any) -> None:
-    """A device, sharding or None that names the CPU."""
-    places = target.device_set if isinstance(target, Sharding) else {target}  # type: ignore[attr-defined]
-    if places not in ({None}, {CPU}):
-        raise ValueError(f"device_put to {target!r}: the only device here is {CPU!r}")
+def as_sharding(target: Any) -> Sharding | None:
+    """A device or sharding of this process as a sharding; None for no wish.
+
+    Raises: ValueError for anything else.
+    """
+    if target is None or isinstance(target, Sharding):
+        return target
+    if not isinstance(target, Device):
+        here = ", ".join(map(repr, _all_devices()))
+        raise ValueError(
+            f"device_put to {target!r}: it must be a jax.Device, a jax.sharding.Sharding or None. "
+            f"The only devices here are {here}."
+        )
+    return SingleDeviceSharding(target)
 
 
 def device_put(
@@ -165,20 +125,27 @@ def device_put(
     src: Any = None,
     donate: Any = False,
     may_alias: Any = None,
-    out_axes: Any = None,
 ) -> Any:
-    """A tree of arrays and numbers as arrays on a device (`device` may be a sharding)."""
-    if device is None or isinstance(device, (Device, Sharding)):
-        checked_target(device)
-    else:
-        tree_map(checked_target, device)
+    """A tree of arrays and numbers as arrays on a device (`device` may be a sharding).
 
-    def one(leaf: Any) -> Array:
+    `device` may also be a tree of them, a prefix of `x`. An array that lies there already is itself;
+    one put elsewhere is copied and remembers where (engine/placement.py). `src`, `donate` and
+    `may_alias` change nothing.
+    Raises: ValueError for what is no device, or a shape that a sharding cannot divide.
+    """
+
+    def one(leaf: Any, target: Any) -> Array:
         if not is_array_like(leaf):
             raise TypeError(f"Value {leaf!r} of type {type(leaf)} is not a valid JAX type")
-        return asarray(leaf)
+        sharding = as_sharding(target)
+        return asarray(leaf) if sharding is None else place(asarray(leaf), sharding)
 
-    return tree_map(one, x)
+    leaves, tree = tree_flatten(x)
+    if device is None or isinstance(device, (Device, Sharding)):
+        targets = [device] * len(leaves)
+    else:
+        targets = broadcast_prefix(device, x, is_leaf=lambda d: d is None)
+    return tree_unflatten(tree, [one(v, t) for v, t in zip(leaves, targets, strict=True)])
 
 
 def device_get(x: Any) -> Any:
@@ -198,30 +165,46 @@ def make_array_from_callback(
     data_callback: Callable[[tuple[slice, ...]], Any],
     dtype: Any = None,
 ) -> Array:
-    """An array from `data_callback(index)`, called once per part: once, with the whole index."""
-    checked_target(sharding)
-    index = tuple(slice(None) for _ in shape)
-    value = np.asarray(data_callback(index))
-    if value.shape != tuple(shape):
-        raise ValueError(
-            f"make_array_from_callback: the callback returned shape {value.shape} for index "
-            f"{index}, "
-            f"{tuple(shape)} is needed"
-        )
-    return asarray(value if dtype is None else value.astype(dtype))
+    """An array from `data_callback(index)`, called once per device with the index of its part.
+
+    Raises: ValueError if a part has another shape than the sharding says.
+    """
+    where = as_sharding(sharding) or ON_FIRST
+    indices = where.devices_indices_map(shape).values()
+    parts = [np.asarray(data_callback(index)) for index in indices]
+    for index, part in zip(indices, parts, strict=True):
+        if part.shape != where.shard_shape(shape):
+            raise ValueError(
+                f"make_array_from_callback: the callback returned shape {part.shape} for index "
+                f"{index}, {where.shard_shape(shape)} is needed"
+            )
+    return place(assembled(shape, where, parts, dtype), where)
 
 
 def make_array_from_single_device_arrays(
     shape: Sequence[int], sharding: Any, arrays: Sequence[Any], *, dtype: Any = None
 ) -> Array:
-    """An array from its parts, of which there is one."""
-    checked_target(sharding)
-    if len(arrays) != 1 or tuple(np.shape(arrays[0])) != tuple(shape):
+    """An array from its parts, one per device of the sharding."""
+    where = as_sharding(sharding) or ON_FIRST
+    part = where.shard_shape(shape)
+    if len(arrays) != where.num_devices or any(tuple(np.shape(a)) != part for a in arrays):
+        count = "one array" if where.num_devices == 1 else f"{where.num_devices} arrays"
         raise ValueError(
-            f"one array of shape {tuple(shape)} is needed, got shapes "
-            f"{[np.shape(a) for a in arrays]}"
+            f"{count} of shape {part} is needed, got shapes {[np.shape(a) for a in arrays]}"
         )
-    return asarray(arrays[0])
+    if len(arrays) == 1:
+        return place(asarray(arrays[0]), where)
+    return place(assembled(shape, where, [np.asarray(a) for a in arrays], dtype), where)
+
+
+def assembled(
+    shape: Sequence[int], sharding: Sharding, parts: Sequence[np.ndarray], dtype: Any
+) -> Array:
+    """The array that has these parts on the sharding's devices."""
+    value = np.empty(tuple(shape), parts[0].dtype if dtype is None else dtype)
+    for index, part in zip(sharding.devices_indices_map(shape).values(), parts, strict=True):
+        value[index] = part
+    return asarray(value)
 
 
 def copy_to_host_async(x: Any) -> Any:

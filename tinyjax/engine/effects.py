@@ -13,20 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyjax.core import build as b
 from tinyjax.core import execute
 from tinyjax.core.body import fresh_var, reclose
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import BODIES, Op
-from tinyjax.core.uop import UOp, get, results, substitute, token_of, toposort, tuple_of
+from tinyjax.core.uop import UOp, get, results, token_of, toposort, tuple_of
 from tinyjax.engine.array import Array, buffer_node
 from tinyjax.engine.values import finish_all, own
-from tinyjax.interpreters.effects import SPLIT, START, inserted, jvp_in_chain, without
-from tinyjax.interpreters.linearize import callback_jvp, tangent_aval
+from tinyjax.interpreters.effects import RULED, SPLIT, START, TAPED, inserted, without
+from tinyjax.interpreters.linearize import callback_jvp
 from tinyjax.interpreters.trace import (
     Trace,
     differentiated,
-    open_chain,
     rebind,
     state,
     unbound,
@@ -95,36 +93,19 @@ def happen_inside(node: UOp) -> list[UOp]:
     operands, place = node.operands, token_of(results(node))
     again = [fresh_var(s.aval) for s in operands]
     inner = UOp(node.op, (*node.bodies, *again), node.arg)
-    token = token_of(operands)
-    _, _, held, quiet = SPLIT[node.op](inner, inner.src, inner.src, False)
-    seeds = {
-        v: fresh_var(tangent_aval(v.aval))
-        for v, s in zip(again, operands, strict=True)
-        if differentiated(s)
-    }
-    with open_chain() as chain:
-        chain.start, chain.last = again[token or 0], get(inner, place or 0)
-        if seeds:
-            jvp_in_chain([], seeds, chain)
-        zeros = {t: b.zeros(t.aval) for t in seeds.values()}  # a while loop carries its tangents
-        (last,) = substitute(chain.tokens, zeros)
-    kept: list[UOp] = []
-    done: dict[UOp, UOp] = {}
-    for n in toposort([last]):
-        src = tuple(done.get(s, s) for s in n.src)
-        if token_of(n.operands) is None:
-            done[n] = get(src[0], n.arg) if n.op is Op.GETTUPLE else n.with_src(src)
-            continue
-        done[n], values, _, _ = SPLIT[n.op](n, src, src, False)
-        kept += values
-    body = reclose([done[last], *kept], again)
-    memory = node.src[0].derived.setdefault("effects alone", {})
-    memory[body] = body  # its program lives as long as the function's body
+    flags = tuple(bool(differentiated(s)) for s in operands)
+    if any(flags):
+        inner = RULED[node.op](inner, flags, again[token_of(operands) or 0])
+    parts = SPLIT[node.op](inner, inner.src, inner.src, TAPED)
+    body = reclose([get(parts.node, place or 0), *parts.kept], again)
+    if not parts.once:
+        memory = node.src[0].derived.setdefault("effects alone", {})
+        memory[body] = body  # its program lives as long as the function's body
     call = UOp(Op.CALL, (body, *operands), CallInfo("jit", "effects"))
     _, *found = execute.run(call, values_of(operands))
-    recorded = [buffer_node(own(v, k.aval)) for v, k in zip(found, kept, strict=True)]
-    mapping = {**dict(zip(again, operands, strict=True)), **dict(zip(held, recorded, strict=True))}
-    return inserted(rebind(without(results(quiet), place), mapping), place, START)
+    recorded = [buffer_node(own(v, k.aval)) for v, k in zip(found, parts.kept, strict=True)]
+    mapping = dict(zip([*again, *parts.held], [*operands, *recorded], strict=True))
+    return inserted(rebind(without(results(parts.replay), place), mapping), place, START)
 
 
 def settle(trace: Trace, roots: Sequence[UOp]) -> list[UOp]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinyjax.core.avals import Aval
+from tinyjax.core.config import config
 from tinyjax.core.treedef import PyTreeDef
+
+LOGGER = logging.getLogger("tinyjax")
 
 
 class Signature:
@@ -18,6 +22,11 @@ class Signature:
         self, tree: PyTreeDef, avals: Sequence[Aval], statics: Any, paths: Sequence[str]
     ) -> None:
         self.tree, self.avals, self.statics, self.paths = tree, tuple(avals), statics, list(paths)
+
+    def describe(self) -> str:
+        """`x: f32[3], y: f32[] (weak)`"""
+        pairs = zip(self.paths, self.avals, strict=True)
+        return ", ".join(f"{path}: {describe(a)}" for path, a in pairs)
 
     def difference(self, other: Signature) -> list[str]:
         """What changed from `other` to this, a line each; empty if nothing did."""
@@ -76,17 +85,28 @@ class History:
                 f"again:\n{lines}\n"
                 "  Keep shapes and dtypes fixed (pad), or make Python values arrays."
             )
+        self.report(new, reason)
         self.signatures.append(new)
         self.reasons.append(reason)
+
+    def report(self, new: Signature, reason: Sequence[str]) -> None:
+        """What the configuration wants of a trace: an error, a line in the log, its reason."""
+        name = getattr(self.fun, "__name__", repr(self.fun))
+        if config.jax_no_tracing:
+            raise RuntimeError(
+                f"re-tracing function {name} for `jit`, but 'no_tracing' is set. It is needed because "
+                f"of {'; '.join(reason)}."
+            )
+        if config.jax_log_compiles:
+            LOGGER.warning("Tracing and compiling %s for (%s)", name, new.describe())
+        if config.jax_explain_cache_misses:
+            LOGGER.warning("TRACING CACHE MISS for %s because of %s", name, "; ".join(reason))
 
     def __str__(self) -> str:
         name = getattr(self.fun, "__name__", repr(self.fun))
         lines = [f"{name}: {self.misses} traces, {self.hits} general-path hits"]
         for i, (signature, reason) in enumerate(zip(self.signatures, self.reasons, strict=True)):
-            shapes = ", ".join(
-                f"{p}: {describe(a)}" for p, a in zip(signature.paths, signature.avals, strict=True)
-            )
-            lines.append(f"  trace {i + 1}: ({shapes})")
+            lines.append(f"  trace {i + 1}: ({signature.describe()})")
             lines += [f"    because of {line}" for line in reason]
         return "\n".join(lines)
 

@@ -441,6 +441,7 @@ def eval_jaxpr(
 ) -> list[Any]:
     """Results of a jaxpr on arrays, numbers or traced values; equation by equation.
 
+    `propagate_source_info` changes nothing: what is made has the lines of the jaxpr.
     Raises: TypeError if the number of arguments or consts differs, or if types do not fit.
     """
     if len(args) != len(jaxpr.invars) or len(consts) != len(jaxpr.constvars):

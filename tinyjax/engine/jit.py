@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tinyjax.core.config import config
+from tinyjax.core.avals import Aval
+from tinyjax.core.config import MISSING, config
 from tinyjax.core.errors import StaticArgumentError
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
@@ -25,10 +26,11 @@ from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.compiled import Executable, executable
+from tinyjax.engine.compiled import Executable, SizedRun, executable
 from tinyjax.engine.effects import perform
 from tinyjax.engine.explain import History
-from tinyjax.engine.refs import Ref, RefArgument, opened, through
+from tinyjax.engine.refs import AbstractRef, Ref
+from tinyjax.engine.sized import find_sizes, symbolic_avals
 from tinyjax.engine.tracing import (
     Traced,
     argument_paths,
@@ -75,7 +77,7 @@ class Entry:
 
     def __init__(
         self,
-        compiled: Executable,
+        compiled: Executable | SizedRun,
         captured: list[Any],
         out_tree: PyTreeDef,
         in_tree: PyTreeDef,
@@ -102,6 +104,7 @@ class Jitted:
         keep_unused: bool = False,
         inline: bool = False,
         max_traces: int | None = None,
+        dynamic_shapes: Any = None,
         info: CallInfo | None = None,
         kind: str = "jit",
     ) -> None:
@@ -109,12 +112,11 @@ class Jitted:
             raise TypeError(f"Expected a callable value, got {fun!r}")
         self.fun, self.kind = fun, kind
         self.info = info or CallInfo("jit", name_of(fun), inline=inline)
-        self.max_traces = max_traces
+        self.max_traces, self.dynamic_shapes = max_traces, dynamic_shapes
         self.static_argnums, self.static_argnames = self._resolve(static_argnums, static_argnames)
         self.donate_argnums, self.donate_argnames = self._resolve(donate_argnums, donate_argnames)
         self.keep_traces = True
         self._entries: dict[Hashable, Entry] = {}
-        self._forms: dict[Hashable, Jitted] = {}
         self._recent: Entry | None = None
         self._plain = not (
             self.static_argnums
@@ -207,10 +209,7 @@ class Jitted:
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if config.jax_disable_jit:
             return self.fun(*args, **kwargs)
-        try:
-            traced, nodes, donated = self._stage(args, kwargs)
-        except RefArgument:
-            return self._with_refs(args, kwargs)
+        traced, nodes, donated = self._stage(args, kwargs)
         operands = traced.operands(nodes)
         if state.staging or any(n.free for n in operands):
             if not traced.body.src:
@@ -219,8 +218,15 @@ class Jitted:
             return tree_unflatten(traced.out_tree, traced.deliver(perform(call)))
         buffers = [as_buffer(n) for n in operands]
         checked = config.jax_debug_nans or config.jax_debug_infs
-        lent = frozenset() if checked else usable(donated, buffers)
-        compiled = executable(traced.body, len(operands), lent)
+        compiled: Executable | SizedRun
+        if self.dynamic_shapes is None:
+            lent = frozenset() if checked else usable(donated, buffers)
+            compiled = executable(traced.body, len(operands), lent)
+        else:
+            given = [n.aval for n in nodes]
+            symbolic = [a for a in self._abstract(args, kwargs, given) if isinstance(a, Aval)]
+            sizes = find_sizes(symbolic, given, lambda: self._paths(args, kwargs))
+            compiled = SizedRun(executable(traced.body, len(operands)), sizes)
         outs = compiled.run(buffers)
         if checked:
             check_results(traced, operands, outs)
@@ -231,21 +237,6 @@ class Jitted:
             self._entries[key] = Entry(compiled, captured, traced.out_tree, tree, key[1], key[2])
         values = [Array.from_buffer(o) for o in outs[: len(outs) - traced.effects]]
         return tree_unflatten(traced.out_tree, traced.deliver(values))
-
-    def _with_refs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call with mutable arrays among the arguments: a jitted function of what they hold."""
-        if not self._plain:
-            raise TypeError(
-                f"{name_of(self.fun)} has static or donated arguments, beside which a Ref cannot be "
-                "passed.\n  Close over the Ref, or over the static values (functools.partial)."
-            )
-        leaves, tree = tree_flatten((args, kwargs))
-        flat, places = opened(self.fun, tree, leaves, name_of(self.fun))
-        key = ("refs", tree, tuple(places))
-        form = self._forms.get(key)
-        if form is None:
-            form = self._forms[key] = Jitted(flat, info=self.info, kind=self.kind)
-        return through(leaves, places, form)
 
     def _split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -286,15 +277,29 @@ class Jitted:
         """Trace (or find) the body for these arguments; returns it with the argument nodes."""
         dynamic, rest, _ = self._split(args, kwargs)
         leaves, tree = tree_flatten((tuple(dynamic), rest))
-        nodes = []
+        nodes: list[UOp] = []
+        avals: list[Aval | AbstractRef] = []
+        refs: list[Ref] = []
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, Ref):
-                raise RefArgument(self._bad_leaf(args, kwargs, leaf, i))
+                refs.append(leaf)
+                avals.append(AbstractRef(leaf.aval_))
+                continue
             if not is_array_like(leaf):
                 raise TypeError(self._bad_leaf(args, kwargs, leaf, i))
             nodes.append(lift(leaf))
-        traced, donated = self._stage_avals(args, kwargs, tuple(n.aval for n in nodes), tree)
-        return traced, nodes, donated
+            avals.append(nodes[-1].aval)
+        if self.dynamic_shapes is not None and not (state.staging or any(n.free for n in nodes)):
+            avals = self._abstract(args, kwargs, avals)
+        traced, donated = self._stage_avals(args, kwargs, tuple(avals), tree)
+        return traced.bound(refs, name_of(self.fun)), nodes, donated
+
+    def _abstract(self, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list[Any]) -> list[Any]:
+        """The avals of the dynamic leaves with the sizes that `dynamic_shapes` makes symbolic."""
+        keep = [None if i in self.static_argnums else a for i, a in enumerate(args)]
+        rest = {k: v for k, v in kwargs.items() if k not in self.static_argnames}
+        paths = functools.partial(self._paths, args, kwargs)
+        return symbolic_avals(self.fun, self.dynamic_shapes, keep, rest, avals, paths)
 
     def _stage_avals(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], avals: tuple[Any, ...], tree: PyTreeDef
@@ -319,7 +324,11 @@ class Jitted:
         )
         if self.history.misses == before:
             self.history.hits += 1
-        return traced, self._donated(args, kwargs)
+        donated = self._donated(args, kwargs)
+        if donated:
+            arrays = [i for i, a in enumerate(avals) if not isinstance(a, AbstractRef)]
+            donated = frozenset(k for k, i in enumerate(arrays) if i in donated)
+        return traced, donated
 
     def _paths(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         """Argument paths of the dynamic leaves."""
@@ -445,7 +454,7 @@ def as_buffer(node: UOp) -> Any:
 
 
 def jit(
-    fun: Callable[..., Any] | None = None,
+    fun: Callable[..., Any] = MISSING,
     /,
     *,
     in_shardings: Any = None,
@@ -460,12 +469,17 @@ def jit(
     inline: bool = False,
     compiler_options: Any = None,
     max_traces: int | None = None,
+    dynamic_shapes: Any = None,
 ) -> Any:
     """Compile `fun`: traced once per tree, shapes, dtypes and static values, then machine code.
 
     Static arguments are compared by value and may be anything hashable. Donated arguments may lend
     their memory to the results. With `max_traces=n`, tracing an (n+1)-th signature raises with the
     difference. Usable as a decorator with or without arguments, on functions and methods.
+    `dynamic_shapes` gives axes of arguments symbolic sizes, for which the function is traced and
+    compiled once: `{"tokens": {1: Dim("n", 1, 4096)}}` (engine/sized.py).
+    Accepted without effect: `in_shardings`, `out_shardings`, `device` and `backend` (there is one
+    device), `compiler_options` (XLA's), `keep_unused` (arguments are never dropped).
     Raises: TypeError for a leaf that is not an array (with its path); JAX's tracer errors when
     Python needs a traced value.
     """
@@ -477,7 +491,8 @@ def jit(
         "keep_unused": keep_unused,
         "inline": inline,
         "max_traces": max_traces,
+        "dynamic_shapes": dynamic_shapes,
     }
-    if fun is None:
+    if fun is MISSING:
         return lambda f: Jitted(f, **options)
     return Jitted(fun, **options)

@@ -6,18 +6,20 @@ Devices of one process share its memory and its threads, so the axis is a batch 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_structure, tree_unflatten
-from tinyjax.core.treedef import tree_flatten
+from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.treematch import flatten_axes
 from tinyjax.engine.array import Array
 from tinyjax.engine.devices import Device
 from tinyjax.engine.devices import devices as devices_of
 from tinyjax.engine.jit import Jitted, as_numbers
+from tinyjax.engine.placement import PmapSharding, placed
 from tinyjax.engine.tracing import argument_paths, name_of, with_fixed
 from tinyjax.engine.values import finish
 from tinyjax.engine.vectorize import in_axes_per_leaf, vmap
@@ -66,16 +68,17 @@ def pmap(
     `in_axes` and `out_axes` are as for `vmap`, except that `out_axes=None` gives the first device's
     value. Static arguments are compared by value. There are `jax_num_cpu_devices` devices (one, if
     that is not set); they share the threads of the process, so this is a batched program and not
-    faster than `jit(vmap(fun))`.
+    faster than `jit(vmap(fun))`. A result's `sharding` says which device has which slice.
     Raises: ValueError if nothing is mapped, sizes differ, or the axis is longer than the number of
     devices; RuntimeError for an unknown backend.
     """
     if not callable(fun):
         raise TypeError(f"Expected a callable value, got {fun!r}")
     static = as_numbers(_sequence(static_broadcasted_argnums))
-    available = len(devices_of(backend) if devices is None else devices)
+    available = devices_of(backend) if devices is None else list(devices)
 
-    def mapped(*args: Any, **kwargs: Any) -> Any:
+    def split(args: Sequence[Any]) -> tuple[dict[int, Any], list[Any], Any]:
+        """Static arguments by position, the others, and the axes of the others."""
         if any(not -len(args) <= i < len(args) for i in static):
             raise ValueError(
                 f"pmapped function has static_broadcasted_argnums={static} but was called with "
@@ -87,30 +90,51 @@ def pmap(
         axes = in_axes
         if isinstance(axes, (tuple, list)) and len(axes) == len(args):
             axes = tuple(a for i, a in enumerate(axes) if i not in fixed)
+        return fixed, moving, axes
 
+    def out_axes_of(tree: PyTreeDef) -> list[int | None]:
+        return flatten_axes("pmap out_axes", tree, out_axes, value_name="the return value")
+
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        fixed, moving, axes = split(args)
         example = with_fixed(fun, fixed, len(args)) if fixed else fun
         size = axis_size_of(fun, moving, kwargs, axes, axis_size)
-        if size > available:
+        if size > len(available):
             raise ValueError(
-                f"compiling computation that requires {size} logical devices, but only {available} "
-                f"devices are available: pmap of {name_of(fun)} over an axis of size {size}.\n"
-                "  Use vmap, or set jax_num_cpu_devices before the first use of a device."
+                f"compiling computation that requires {size} logical devices, but only "
+                f"{len(available)} devices are available: pmap of {name_of(fun)} over an axis of size "
+                f"{size}.\n  Use vmap, or set jax_num_cpu_devices before the first use of a device."
             )
         out = vmap(example, axes, 0, axis_name, axis_size)(*moving, **kwargs)
         leaves, tree = tree_flatten(out)
-        targets = flatten_axes("pmap out_axes", tree, out_axes, value_name="the return value")
-        return tree_unflatten(tree, [_placed(x, t) for x, t in zip(leaves, targets, strict=True)])
+        return tree_unflatten(
+            tree, [_moved(x, axis) for x, axis in zip(leaves, out_axes_of(tree), strict=True)]
+        )
 
     mapped.__name__ = name_of(fun)
     mapped.__wrapped__ = fun  # type: ignore[attr-defined]
-    return Jitted(mapped, static_argnums=static, donate_argnums=_sequence(donate_argnums))
+    compiled = Jitted(mapped, static_argnums=static, donate_argnums=_sequence(donate_argnums))
+
+    @functools.wraps(fun, updated=())
+    @api_boundary
+    def pmapped(*args: Any, **kwargs: Any) -> Any:
+        out = compiled(*args, **kwargs)
+        _, moving, axes = split(args)
+        used = available[: axis_size_of(fun, moving, kwargs, axes, axis_size)]
+        leaves, tree = tree_flatten(out)
+        for x, axis in zip(leaves, out_axes_of(tree), strict=True):
+            placed(x, PmapSharding(used, None if axis is None else axis % x.ndim))
+        return out
+
+    pmapped.lower, pmapped.trace = compiled.lower, compiled.trace  # type: ignore[attr-defined]
+    return pmapped
 
 
 def _sequence(numbers: int | Iterable[int]) -> int | tuple[int, ...]:
     return numbers if isinstance(numbers, int) else tuple(numbers)
 
 
-def _placed(x: Array, axis: int | None) -> Array:
+def _moved(x: Array, axis: int | None) -> Array:
     """A result with its device axis where it belongs, or the first device's."""
     n = x.node
     if axis is None:

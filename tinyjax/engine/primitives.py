@@ -63,11 +63,20 @@ class Primitive:
     """
 
     name: str
-    make: Make
+    make: Make | None = None
     multiple_results: bool = False
+
+    def __post_init__(self) -> None:
+        if self.make is None:
+            raise TypeError(
+                f"Primitive({self.name!r}): new primitives cannot be made, the set of operations is "
+                "closed.\n  Write a function, with custom_jvp, custom_vjp and custom_vmap for rules of "
+                "its own, and pure_callback for what only the host can compute."
+            )
 
     def bind(self, *args: Any, **params: Any) -> Any:
         """Apply the operation. Raises: TypeError if shapes or dtypes do not fit."""
+        assert self.make is not None
         nodes = [lift(a) for a in args]
         place = token_of(nodes)
         if place is not None:  # its own token, wherever the equations are applied
@@ -387,6 +396,7 @@ def _scatter(kind: str) -> Make:
 for _kind, _name in SCATTER.items():
     define(_name, _scatter(_kind))
 
+op_entry(Op.DIM, "dim_as_value", lambda n: {"dim": n.arg}, lambda p: p["dim"])
 op_entry(
     Op.DYNAMIC_SLICE,
     "dynamic_slice",

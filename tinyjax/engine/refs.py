@@ -5,12 +5,18 @@ function that is staged (jit, scan, cond, ...) and touches a Ref from outside ge
 more input and gives it back as one more output, as it does with the token of effects
 (interpreters/trace.py); whoever applies it, now or from a cache, passes the value of then. A loop
 carries it. Nothing is aliased: the planner finds out where an update may be done in place.
+
+A Ref that is an argument of a staged function is one from outside whose identity is that of the
+call: the trace has a placeholder for it (`AbstractRef` in its key), and `Traced.bound` says which Ref
+that is. Transformations that map or differentiate what a Ref holds open it up (`opened`).
 """
 
 from __future__ import annotations
 
+import builtins
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tinyjax.core import build as b
@@ -21,7 +27,7 @@ from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef
 from tinyjax.core.uop import UOp, Var
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish_all, lift, to_array
+from tinyjax.engine.values import finish_all, lift, shaped_abstractify, to_array
 from tinyjax.interpreters.trace import Cell, Trace, differentiated, rebind, state
 
 
@@ -33,9 +39,9 @@ class Ref:
 
     __slots__ = ("__weakref__", "aval_", "cell", "trace")
 
-    def __init__(self, node: UOp) -> None:
+    def __init__(self, node: UOp, start: UOp | None = None) -> None:
         self.aval_: Aval = node.aval
-        self.cell = Cell(node)
+        self.cell = Cell(node, start)
         self.trace: Trace | None = state.traces[-1] if state.traces else None
 
     @property
@@ -67,21 +73,9 @@ class Ref:
 
     @api_boundary
     def __setitem__(self, index: Any, value: Any) -> None:
-        node = lift(value)
-        kept, _ = dtypes.lattice_promote((node.dtype, node.aval.weak_type), (self.dtype, False))
-        if kept != self.dtype or not (node.dtype == self.dtype or node.aval.weak_type):
-            raise ValueError(
-                f"Invalid dtype for `swap`. Ref dtype: {self.dtype.name}. Value dtype: "
-                f"{node.dtype.name}.\n  Convert the value with .astype."
-            )
         old = read(self)
-        target = old if index is Ellipsis else old[index]
-        if node.shape and node.shape != target.shape:
-            raise ValueError(
-                f"Invalid shape for `swap`. Ref shape: {self.shape}. Expected shape: "
-                f"{target.shape}. Value shape: {node.shape}."
-            )
-        (new,) = finish_all([b.cast(node, self.dtype)])
+        shape = self.shape if index is Ellipsis else old[index].shape
+        new = checked_value(self, shape, value, "swap")
         written: Any = old.at[index].set(new)
         assign(self, written.node)
 
@@ -89,6 +83,23 @@ class Ref:
         return f"Ref({self.aval_.str_short()})" if state.traces else repr(read(self)).replace(
             "Array", "Ref", 1
         )  # fmt: skip
+
+
+def checked_value(ref: Ref, shape: tuple[int, ...], value: Any, what: str) -> Array:
+    """A value to be written where a Ref has `shape`, in its dtype; scalars are spread."""
+    node = lift(value)
+    kept, _ = dtypes.lattice_promote((node.dtype, node.aval.weak_type), (ref.dtype, False))
+    if kept != ref.dtype or not (node.dtype == ref.dtype or node.aval.weak_type):
+        raise ValueError(
+            f"Invalid dtype for `{what}`. Ref dtype: {ref.dtype.name}. Value dtype: "
+            f"{node.dtype.name}.\n  Convert the value with .astype."
+        )
+    if node.shape and node.shape != shape:
+        raise ValueError(
+            f"Invalid shape for `{what}`. Ref shape: {ref.shape}. Expected shape: {shape}. Value "
+            f"shape: {node.shape}."
+        )
+    return finish_all([b.cast(node, ref.dtype)])[0]
 
 
 def read(ref: Ref) -> Array:
@@ -163,6 +174,16 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
 
 
 @api_boundary
+def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
+    """A mutable array of this shape and dtype, to be written before it is read (it holds zeros)."""
+    return Ref(to_array(b.zeros(shaped_abstractify(ty).strip_weak_type())).node)
+
+
+def free_ref(ref: Ref) -> None:
+    """Say that a Ref is not used any more; its memory is free when nothing names it."""
+
+
+@api_boundary
 def freeze(ref: Ref) -> Array:
     """The array that a Ref holds; the Ref is not to be used afterwards."""
     return read(ref)
@@ -187,27 +208,71 @@ def swap(ref: Ref, idx: Any, value: Any) -> Array:
 
 
 def addupdate(ref: Ref, idx: Any, value: Any) -> None:
-    """`ref[idx] += value`"""
-    ref[idx] = ref[idx] + value
+    """`ref[idx] += value`, but each of several equal indices adds."""
+    if idx is Ellipsis:
+        ref[...] = read(ref) + value
+        return
+    here: Any = read(ref)
+    checked_value(ref, here[idx].shape, value, "addupdate")
+    ref[...] = here.at[idx].add(value)
 
 
-class RefArgument(TypeError):
-    """A Ref stands among arguments: transformations that take it open it up (`opened`)."""
+class RefArgument(TypeError, ValueError):
+    """A Ref stands where an array must (JAX raises either): transformations that can, open it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbstractRef:
+    """Stands for a Ref among the avals of arguments."""
+
+    inner_aval: Aval
+
+    shape = property(lambda self: self.inner_aval.shape)
+    dtype = property(lambda self: self.inner_aval.dtype)
+
+
+def parameter(trace: Trace, of: Aval, path: str) -> Ref:
+    """A Ref that is an argument of the innermost trace."""
+    start = trace.variable(of, path)
+    return Ref(start, start)
+
+
+def touched(ref: Ref, nodes: Sequence[UOp]) -> bool:
+    """Whether a function with these results reads or writes its parameter `ref`."""
+    start = ref.cell.start
+    assert start is not None
+    return ref.cell.node is not start or any(start.arg in n.free for n in nodes)
+
+
+def refuse_twice(refs: Sequence[Ref], name: str) -> None:
+    """Raise ValueError if a Ref was passed twice: what is written by one name would not be seen by
+    the other."""
+    if len(builtins.set(map(id, refs))) != len(refs):
+        raise ValueError(
+            "only one reference to a mutable array may be passed as an argument to a function, but "
+            f"{name} was given one twice.\n  Pass it once."
+        )
+
+
+def refuse_closed_over(refs: Sequence[Ref], closed: Sequence[Ref], name: str) -> None:
+    """Raise ValueError if an argument is closed over too, for the same reason."""
+    for ref in refs:
+        if any(ref is c for c in closed):
+            raise ValueError(
+                f"when tracing {name}, a mutable array reference of type "
+                f"Ref{{{ref.aval_.str_short()}}} was both closed over and passed as an argument.\n"
+                "  Use the argument inside the function."
+            )
 
 
 def opened(fun: Callable[..., Any], tree: PyTreeDef, leaves: Sequence[Any], name: str) -> Any:
     """A function of flat leaves, Refs replaced by the arrays they hold, that returns `fun`'s result
     and what its Refs hold in the end; and the places of the Refs.
 
-    Raises: ValueError if a Ref was passed twice: what is written by one name would not be seen by
-    the other.
+    Raises: ValueError if a Ref was passed twice.
     """
     places = [i for i, x in enumerate(leaves) if isinstance(x, Ref)]
-    if len({id(leaves[i]) for i in places}) != len(places):
-        raise ValueError(
-            "only one reference to a mutable array may be passed as an argument to a function, but "
-            f"{name} was given one twice.\n  Pass it once."
-        )
+    refuse_twice([leaves[i] for i in places], name)
 
     @functools.wraps(fun, updated=())
     def flat(values: Sequence[Any]) -> Any:
@@ -223,7 +288,17 @@ def opened(fun: Callable[..., Any], tree: PyTreeDef, leaves: Sequence[Any], name
 
 def through(leaves: Sequence[Any], places: Sequence[int], call: Callable[[list[Any]], Any]) -> Any:
     """Apply an opened function: arrays go in for Refs, and what comes out goes into them."""
-    out, after = call([read(x) if isinstance(x, Ref) else x for x in leaves])
-    for i, value in zip(places, after, strict=True):
-        assign(leaves[i], value.node)
+    out, after = call(held(leaves))
+    store([leaves[i] for i in places], after)
     return out
+
+
+def held(leaves: Sequence[Any]) -> list[Any]:
+    """Leaves, what it holds in place of each Ref."""
+    return [read(x) if isinstance(x, Ref) else x for x in leaves]
+
+
+def store(refs: Sequence[Ref], values: Sequence[Array]) -> None:
+    """Let Refs hold these arrays."""
+    for ref, value in zip(refs, values, strict=True):
+        assign(ref, value.node)

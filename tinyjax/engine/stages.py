@@ -3,8 +3,10 @@ eval_shape."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinyjax.core import dtypes
@@ -16,20 +18,27 @@ from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.compiled import executable
+from tinyjax.engine.compiled import SizedRun, executable
 from tinyjax.engine.jit import Jitted, as_buffer
-from tinyjax.engine.refs import current
-from tinyjax.engine.tracing import Traced
+from tinyjax.engine.placement import ON_FIRST
+from tinyjax.engine.refs import AbstractRef, Ref, current
+from tinyjax.engine.sized import find_sizes
+from tinyjax.engine.tracing import Traced, name_of
 from tinyjax.engine.values import lift, shaped_abstractify
+from tinyjax.engine.vectorize import named_axis
 from tinyjax.interpreters.count import arithmetic
 from tinyjax.interpreters.effects import START
+from tinyjax.interpreters.trace import open_trace
 
 if TYPE_CHECKING:
     from tinyjax.engine.jaxprs import ClosedJaxpr
 
 
+PLATFORM = "cpu"
+
+
 class ShapeDtypeStruct:
-    """Shape and dtype of an array that need not exist."""
+    """Shape and dtype of an array that need not exist. `sharding` is kept, and changes nothing."""
 
     __slots__ = ("dtype", "shape", "sharding", "weak_type")
 
@@ -57,6 +66,11 @@ class ShapeDtypeStruct:
             raise TypeError("len() of unsized object")
         return self.shape[0]
 
+    @staticmethod
+    def like(x: Any) -> ShapeDtypeStruct:
+        """Of an array or number."""
+        return struct_of(shaped_abstractify(x))
+
     def update(self, **fields: Any) -> ShapeDtypeStruct:
         """The same with some fields replaced."""
         kept = {
@@ -70,8 +84,9 @@ class ShapeDtypeStruct:
 
     def __repr__(self) -> str:
         name = self.dtype.name
+        where = "" if self.sharding is None else f", sharding={self.sharding}"
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={name}{weak})"
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={name}{where}{weak})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShapeDtypeStruct) and self._key() == other._key()
@@ -88,27 +103,89 @@ def struct_of(a: Aval) -> ShapeDtypeStruct:
     return ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
 
 
-class Stages:
-    """A staged function: its jaxpr and result types; `lower()` goes on to machine code."""
+@dataclass(frozen=True, slots=True)
+class ArgInfo:
+    """What a stage knows of one argument."""
+
+    _aval: Any
+    donated: bool
+
+    shape = property(lambda self: self._aval.shape)
+    dtype = property(lambda self: self._aval.dtype)
+
+
+class Stage:
+    """What every stage of a function knows of its arguments and results."""
+
+    stages: Stages
+
+    @property
+    def in_tree(self) -> PyTreeDef:
+        """Structure of (args, kwargs), static arguments left out."""
+        return self.stages.tree
+
+    @property
+    def in_avals(self) -> Any:
+        """Types of the arguments: (args, kwargs)."""
+        return tree_unflatten(self.in_tree, self.stages.leaves)
+
+    @property
+    def args_info(self) -> Any:
+        """An `ArgInfo` per argument: (args, kwargs)."""
+        given = set(self.donate_argnums)
+        infos = [ArgInfo(a, i in given) for i, a in enumerate(self.stages.leaves)]
+        return tree_unflatten(self.in_tree, infos)
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """Which arguments, counted as leaves, may lend their memory."""
+        leaves = self.stages.leaves
+        arrays = [i for i, a in enumerate(leaves) if not isinstance(a, AbstractRef)]
+        return tuple(arrays[k] for k in sorted(self.stages.donated))
+
+    @property
+    def out_tree(self) -> PyTreeDef:
+        """Structure of the results."""
+        return self.stages.traced.out_tree
+
+    @property
+    def out_info(self) -> Any:
+        """Shapes and dtypes of the results, in their tree."""
+        traced = self.stages.traced
+        return tree_unflatten(traced.out_tree, [struct_of(a) for a in traced.out_avals])
+
+
+class Stages(Stage):
+    """A staged function: its jaxpr and result types; `lower()` goes on to machine code.
+
+    `avals` are those of the arguments that are arrays, flat; `leaves` has one for each Ref too.
+    """
 
     def __init__(
         self,
         jitted: Jitted,
         traced: Traced,
-        in_avals: tuple[Aval, ...],
-        in_tree: PyTreeDef,
+        leaves: Sequence[Aval | AbstractRef],
+        tree: PyTreeDef,
         donated: frozenset[int],
     ) -> None:
-        self.jitted, self.traced, self.in_avals, self.in_tree = jitted, traced, in_avals, in_tree
-        self.donated = donated
+        self.jitted, self.traced, self.tree, self.donated = jitted, traced, tree, donated
+        self.leaves = tuple(leaves)
+        self.avals = tuple(a for a in leaves if not isinstance(a, AbstractRef))
+        self.stages = self
 
     @staticmethod
     def of(jitted: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stages:
         """Stage for these arguments, which may be arrays, numbers or shape structs."""
         dynamic, rest, _ = jitted._split(args, kwargs)
         leaves, tree = tree_flatten((tuple(dynamic), rest))
-        avals = tuple(shaped_abstractify(x) for x in leaves)
-        traced, donated = jitted._stage_avals(args, kwargs, avals, tree)
+        avals = [
+            AbstractRef(x.aval_) if isinstance(x, Ref) else shaped_abstractify(x) for x in leaves
+        ]
+        if jitted.dynamic_shapes is not None:
+            avals = jitted._abstract(args, kwargs, avals)
+        traced, donated = jitted._stage_avals(args, kwargs, tuple(avals), tree)
+        traced = traced.bound([x for x in leaves if isinstance(x, Ref)], name_of(jitted.fun))
         return Stages(jitted, traced, avals, tree, donated)
 
     @property
@@ -129,26 +206,29 @@ class Stages:
         consts = [Array(c) for c in (*self.traced.captured, *map(current, self.traced.refs))]
         consts += [Array(START)] * self.traced.effects
         table = inherited(self.traced.body.src, self.traced.sites)
-        return closed_jaxpr(self.traced.body, self.in_avals, consts, table)
+        return closed_jaxpr(self.traced.body, self.avals, consts, table)
 
     @property
-    def out_info(self) -> Any:
-        """Shapes and dtypes of the results, in their tree."""
-        return tree_unflatten(self.traced.out_tree, [struct_of(a) for a in self.traced.out_avals])
+    def out_avals(self) -> Any:
+        """Types of the results, in their tree."""
+        return tree_unflatten(self.traced.out_tree, list(self.traced.out_avals))
 
-    def lower(self, **options: Any) -> Lowered:
-        """Go on to kernels and machine code."""
+    def lower(self, *, lowering_platforms: Sequence[str] | None = None) -> Lowered:
+        """Go on to kernels and machine code. Raises: ValueError for a platform other than the CPU."""
+        other = [p for p in lowering_platforms or () if p != PLATFORM]
+        if other:
+            raise ValueError(f"cannot lower for platforms {other}: there is only {PLATFORM!r}")
         return Lowered(self)
 
 
-class Lowered:
+class Lowered(Stage):
     """What the compiler makes of a function: `.jaxpr`, `.kernels`, `.schedule`, `.llvm`, `.asm`,
     `.cost`."""
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
         traced = stages.traced
-        self.count = len(stages.in_avals) + len(traced.captured) + len(traced.refs)
+        self.count = len(stages.avals) + len(traced.captured) + len(traced.refs)
         self.count += traced.effects
 
     @functools.cached_property
@@ -162,11 +242,6 @@ class Lowered:
     def jaxpr(self) -> ClosedJaxpr:
         """Stage 1."""
         return self.stages.jaxpr
-
-    @property
-    def out_info(self) -> Any:
-        """Shapes and dtypes of the results."""
-        return self.stages.out_info
 
     @property
     def fusion(self) -> str:
@@ -225,11 +300,14 @@ class Lowered:
         """JAX's name for `cost`."""
         return self.cost
 
-    def as_text(self, dialect: str | None = None) -> str:
-        """The program as text: "jaxpr", "llvm", "asm", or the schedule."""
+    def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
+        """The program as text: "jaxpr", "llvm", "asm", or the schedule.
+
+        `debug_info` adds the user's lines to a jaxpr; the other texts have none.
+        """
         texts: dict[str | None, Callable[[], str]] = {
             None: lambda: self.schedule,
-            "jaxpr": lambda: str(self.jaxpr),
+            "jaxpr": lambda: str(self.jaxpr.pretty_print(source_info=debug_info)),
             "llvm": lambda: self.llvm,
             "asm": lambda: self.asm,
         }
@@ -239,8 +317,15 @@ class Lowered:
             )
         return texts[dialect]()
 
-    def compile(self, compiler_options: Any = None) -> Compiled:
-        """Machine code for exactly these argument types."""
+    def compiler_ir(self, dialect: str | None = None) -> Any:
+        """The kernels, for a dialect of `as_text` its text: what follows lowering is text here."""
+        return self.kernels if dialect is None else self.as_text(dialect)
+
+    def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Compiled:
+        """Machine code for exactly these argument types.
+
+        Both options are for XLA and change nothing; tinyjax.config has those of this compiler.
+        """
         return Compiled(self)
 
     def __str__(self) -> str:
@@ -257,41 +342,68 @@ class Lowered:
         )
 
 
-class Compiled:
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """Memory of a compiled function, in bytes; by JAX's names."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    peak_memory_in_bytes: int
+
+
+class Compiled(Stage):
     """A function compiled for exact argument types. Other types raise TypeError."""
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
-        stages = lowered.stages
+        stages = self.stages = lowered.stages
         self._executable = executable(stages.body, lowered.count, stages.donated)
         self._captured = [as_buffer(n) for n in stages.traced.operands([])]
 
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as calling it."""
+        return self(*args, **kwargs)
+
+    @property
+    def input_shardings(self) -> Any:
+        """Where the arguments lie: (args, kwargs)."""
+        return tree_unflatten(self.in_tree, [ON_FIRST] * self.in_tree.num_leaves)
+
+    @property
+    def output_shardings(self) -> Any:
+        """Where the results lie, in their tree."""
+        return tree_unflatten(self.out_tree, [ON_FIRST] * self.out_tree.num_leaves)
+
+    def runtime_executable(self) -> Any:
+        """What runs it: a program and its buffers (engine/compiled.py)."""
+        return self._executable
+
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        stages = self.lowered.stages
+        stages = self.stages
         dynamic, rest, _ = stages.jitted._split(args, kwargs)
         leaves, tree = tree_flatten((tuple(dynamic), rest))
         if tree != stages.in_tree:
             raise TypeError(
                 f"Function compiled with input pytree {stages.in_tree} but called with {tree}."
             )
-        nodes = [lift(x) for x in leaves]
-        for i, (n, a) in enumerate(zip(nodes, stages.in_avals, strict=True)):
-            if n.shape != a.shape or n.dtype != a.dtype:
-                raise TypeError(
-                    "Argument types differ from the types for which this computation was compiled: "
-                    f"argument {i} compiled for {a.str_short()}, called with {n.aval.str_short()}."
-                )
+        nodes = [lift(x) for x in leaves if not isinstance(x, Ref)]
+        paths = functools.partial(stages.jitted._paths, args, kwargs)
+        sizes = find_sizes(stages.avals, [n.aval for n in nodes], paths)
         if any(n.free for n in nodes):
             raise TypeError(
                 "Cannot apply JAX transformations to a function lowered and compiled for a "
                 "particular signature."
             )
-        traced = stages.traced
+        refs = [x for x in leaves if isinstance(x, Ref)]
+        traced = stages.traced.bound(refs, name_of(stages.jitted.fun))
         captured = self._captured
         if traced.refs:
             captured = [as_buffer(n) for n in traced.operands([])]
-        outs = self._executable.run([as_buffer(n) for n in nodes] + captured)
+        compiled = SizedRun(self._executable, sizes) if sizes else self._executable
+        outs = compiled.run([as_buffer(n) for n in nodes] + captured)
         values = [Array.from_buffer(o) for o in outs[: len(outs) - traced.effects]]
         return tree_unflatten(traced.out_tree, traced.deliver(values))
 
@@ -299,10 +411,17 @@ class Compiled:
         """Arithmetic and memory."""
         return self.lowered.cost
 
-    def memory_analysis(self) -> dict[str, int]:
-        """Planned bytes."""
-        cost = self.lowered.cost
-        return {k: cost[k] for k in ("arena bytes", "peak bytes")}
+    def memory_analysis(self) -> MemoryStats:
+        """Bytes of arguments, results, and what is planned between them."""
+        stages, cost = self.stages, self.lowered.cost
+        donated = [a.nbytes for i, a in enumerate(stages.avals) if i in stages.donated]
+        return MemoryStats(
+            argument_size_in_bytes=sum(a.nbytes for a in stages.avals),
+            output_size_in_bytes=sum(a.nbytes for a in stages.traced.out_avals),
+            alias_size_in_bytes=sum(donated),
+            temp_size_in_bytes=cost["arena bytes"],
+            peak_memory_in_bytes=cost["peak bytes"],
+        )
 
     def as_text(self) -> str:
         """The schedule."""
@@ -312,19 +431,27 @@ class Compiled:
 def make_jaxpr(
     fun: Callable[..., Any],
     static_argnums: int | Sequence[int] = (),
-    axis_env: Any = None,
+    axis_env: Sequence[tuple[Any, int]] | None = None,
     return_shape: bool = False,
-    **options: Any,
 ) -> Callable[..., Any]:
-    """A function that returns the jaxpr of `fun` at given arguments (and result types if asked)."""
+    """A function that returns the jaxpr of `fun` at given arguments (and result types if asked).
+
+    `axis_env` has (name, size) of axes that collectives in `fun` may mention; the jaxpr has the
+    place along each that is mentioned as a constant without a value.
+    """
     if not callable(fun):
         raise TypeError(f"Expected a callable value, got {fun!r}")
 
     @functools.wraps(fun, updated=())
     def jaxpr_of(*args: Any, **kwargs: Any) -> Any:
         jitted = Jitted(fun, static_argnums=static_argnums or None)
-        stages = Stages.of(jitted, args, kwargs)
-        return (stages.jaxpr, stages.out_info) if return_shape else stages.jaxpr
+        with contextlib.ExitStack() as scope:
+            if axis_env:
+                trace = scope.enter_context(open_trace("make_jaxpr", fun, staging=False))
+                for name, size in axis_env:
+                    scope.enter_context(named_axis(name, size, trace))
+            stages = Stages.of(jitted, args, kwargs)
+            return (stages.jaxpr, stages.out_info) if return_shape else stages.jaxpr
 
     return jaxpr_of
 

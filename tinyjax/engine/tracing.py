@@ -12,7 +12,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
@@ -25,7 +25,16 @@ from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array, refuse_escaped
 from tinyjax.engine.effects import next_token
-from tinyjax.engine.refs import Ref, assign, current
+from tinyjax.engine.refs import (
+    AbstractRef,
+    Ref,
+    assign,
+    current,
+    parameter,
+    refuse_closed_over,
+    refuse_twice,
+    touched,
+)
 from tinyjax.engine.values import is_array_like, lift
 from tinyjax.interpreters.trace import Trace, open_trace, state
 
@@ -35,7 +44,8 @@ class Traced:
     """A staged function: body, captured nodes (its last arguments), output tree.
 
     Mutable arrays that it touches are the next parameters and outputs, and with effects a token is
-    the last parameter and output. `sites` says where the nodes of the body come from.
+    the last parameter and output. `given` are those among its arguments. `sites` says where the
+    nodes of the body come from.
     """
 
     body: UOp
@@ -44,6 +54,16 @@ class Traced:
     owners: tuple[Trace, ...]
     sites: Table
     refs: tuple[Ref, ...] = ()
+    given: tuple[Ref, ...] = ()
+
+    def bound(self, refs: Sequence[Ref], name: str) -> Traced:
+        """The same with these mutable arrays as arguments."""
+        if not refs:
+            return self
+        refuse_twice(refs, name)
+        refuse_closed_over(refs, [r for r in self.refs if r not in self.given], name)
+        actual = dict(zip(self.given, refs, strict=True))
+        return replace(self, refs=tuple(actual.get(r, r) for r in self.refs), given=tuple(refs))
 
     @property
     def usable(self) -> bool:
@@ -153,7 +173,7 @@ def _output(x: Any) -> UOp:
 def stage(
     fun: Callable[..., Any],
     in_tree: PyTreeDef,
-    avals: Sequence[Aval],
+    avals: Sequence[Aval | AbstractRef],
     kind: str,
     paths: Sequence[str] | Callable[[], Sequence[str]] = (),
     name_from: Any = None,
@@ -162,12 +182,23 @@ def stage(
     kwargs)."""
     names = list(paths() if callable(paths) else paths) or [""] * len(avals)
     with open_trace(kind, name_from or fun, staging=True) as trace:
-        variables = [trace.variable(a, p) for a, p in zip(avals, names, strict=True)]
-        args, kwargs = tree_unflatten(in_tree, [Array(v) for v in variables])
+        variables: list[UOp] = []
+        given: list[Ref] = []
+        leaves: list[Any] = []
+        for a, p in zip(avals, names, strict=True):
+            if isinstance(a, AbstractRef):
+                given.append(parameter(trace, a.inner_aval, p))
+                leaves.append(given[-1])
+            else:
+                variables.append(trace.variable(a, p))
+                leaves.append(Array(variables[-1]))
+        args, kwargs = tree_unflatten(in_tree, leaves)
         nodes, out_tree = output_nodes(fun(*args, **kwargs), name_from or fun, kind)
         chain = trace.chain
         table: Table = {}
-        cells = trace.cells
+        roots = [*nodes, *(c.node for c in trace.cells.values()), *chain.tokens]
+        roots += [r.cell.node for r in given]
+        cells = {r: r.cell for r in given if touched(r, roots)} | trace.cells
         starts = [c.start for c in cells.values() if c.start is not None]
         body, captured = close(
             [*nodes, *(c.node for c in cells.values()), *chain.tokens],
@@ -178,8 +209,8 @@ def stage(
         for c in captured:
             refuse_escaped(c)
         owners = {v.trace for c in captured for v in c.free if v.trace is not None}
-        owners |= {r.trace for r in cells if r.trace is not None}
-    return Traced(body, captured, out_tree, tuple(owners), table, tuple(cells))
+        owners |= {r.trace for r in trace.cells if r.trace is not None}
+    return Traced(body, captured, out_tree, tuple(owners), table, tuple(cells), tuple(given))
 
 
 def ambient_key() -> Hashable:
@@ -240,7 +271,7 @@ traces = TraceCache()
 def stage_cached(
     fun: Callable[..., Any],
     in_tree: PyTreeDef,
-    avals: tuple[Aval, ...],
+    avals: tuple[Aval | AbstractRef, ...],
     kind: str,
     paths: Sequence[str] | Callable[[], Sequence[str]] = (),
     statics: Hashable = None,

@@ -13,7 +13,9 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
+from tinyjax.core.dims import DimExpr, as_size, install, is_symbolic
 from tinyjax.core.execute import new_buffer
+from tinyjax.core.ops import Op
 from tinyjax.core.tree import tree_leaves
 from tinyjax.core.uop import Buffer, UOp, const
 from tinyjax.engine.array import Array, buffer_node, refuse_escaped
@@ -139,13 +141,13 @@ def shaped_abstractify(x: Any, argument: str = "") -> Aval:
 
 
 def canonical_shape(shape: Any) -> tuple[int, ...]:
-    """A shape given as an int or a sequence of ints (0-d arrays count)."""
-    if isinstance(shape, (int, np.integer)):
-        return (int(shape),)
+    """A shape given as a size or a sequence of sizes (0-d arrays count)."""
+    if isinstance(shape, (int, np.integer, DimExpr)):
+        return (as_size(shape),)
     if type(shape) is Array or isinstance(shape, np.ndarray):
         shape = shape.tolist() if shape.ndim else [shape]
     try:
-        out = tuple(operator.index(s) for s in shape)
+        out = tuple(map(as_size, shape))
     except TypeError:
         given = shape if isinstance(shape, (tuple, list)) else ()
         traced = [s for s in given if type(s) is Array and s.is_tracer]
@@ -168,3 +170,21 @@ def block_until_ready(x: Any) -> Any:
         if hasattr(leaf, "block_until_ready"):
             leaf.block_until_ready()
     return x
+
+
+# --- symbolic sizes -------------------------------------------------------------------------------
+
+
+def size_array(size: DimExpr) -> Array:
+    """A symbolic size as an array: a weakly typed integer, as a Python int would be."""
+    dtype = dtypes.python_scalar_dtype(int, 0)
+    return finish(UOp(Op.CAST, (UOp(Op.DIM, (), size),), (dtype, True)))
+
+
+def size_arithmetic(name: str, x: Any, y: Any) -> Any:
+    """An operation on sizes and numbers whose result is no size: as on arrays."""
+    a, b = (size_array(v) if is_symbolic(v) else v for v in (x, y))
+    return getattr(operator, name)(a, b)
+
+
+install(size_array, size_arithmetic)

@@ -1,5 +1,7 @@
 """Errors as values: `tinyjax.experimental.checkify`, as `jax.experimental.checkify`."""
 
+import numpy as np
+
 from tinyjax.engine.checks import DivisionByZeroError as DivisionByZeroError
 from tinyjax.engine.checks import Error as Error
 from tinyjax.engine.checks import FailedCheckError as FailedCheckError
@@ -19,3 +21,6 @@ from tinyjax.engine.checks import float_checks as float_checks
 from tinyjax.engine.checks import index_checks as index_checks
 from tinyjax.engine.checks import nan_checks as nan_checks
 from tinyjax.engine.checks import user_checks as user_checks
+
+init_error = Error(np.int32(0), (), ())
+"""No error: what a checked function gives when nothing fails, as a start to `lax.scan` say."""

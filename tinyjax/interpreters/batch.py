@@ -18,6 +18,7 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes, sites
 from tinyjax.core.avals import TOKEN, Aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
+from tinyjax.core.errors import make_error
 from tinyjax.core.infos import (
     CallInfo,
     DerivedRule,
@@ -305,18 +306,38 @@ def callback_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[
         levels = (*n.arg.levels, (flags[:-1], size))
         info = replace(n.arg, out=with_batch(n.arg.out, size), levels=levels)
         return UOp(n.op, tuple(src), info), (*(True,) * len(info.out), False)
-    if n.arg.vectorized in ("expand_dims", "broadcast_all"):
-        fill = size if n.arg.vectorized == "broadcast_all" else 1
+    method = n.arg.vectorized
+    if method is None:
+        raise no_vmap_method(n)
+    if method.startswith("sequential"):
+        return batch_by_scan(n, src, flags, size), True
+    operands = tuple(src)
+    if method != "legacy_vectorized":
+        fill = size if method == "broadcast_all" else 1
         operands = tuple(x if f else spread(x, fill) for x, f in zip(src, flags, strict=True))
-        return UOp(n.op, operands, replace(n.arg, out=with_batch(n.arg.out, size))), True
-    return batch_by_scan(n, src, flags, size), True
+    return UOp(n.op, operands, replace(n.arg, out=with_batch(n.arg.out, size))), True
+
+
+def no_vmap_method(n: UOp) -> NotImplementedError:
+    """How a callback is called for a batch is for its author to say."""
+    source = sites.table().get(n)
+    return make_error(
+        NotImplementedError,
+        "vmap is only supported for the pure_callback primitive when vmap_method is one of "
+        "'sequential', 'sequential_unrolled', 'expand_dims', 'broadcast_all', or "
+        "'legacy_vectorized'. Got vmap_method=None",
+        site=source[0] if source else None,
+        fix='Pass vmap_method="sequential" (one call per example), or "broadcast_all" if the '
+        "callback takes arrays with a leading axis of examples.",
+    )
 
 
 def check_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
-    """The condition must hold for every example; the message is that of the first that fails."""
+    """The condition must hold for every example; the message is that of the last that fails, as in
+    JAX."""
     holds, *values, token = src
     if flags[0]:
-        _, worst = b.argreduce("min", b.cast(holds, dtypes.int32), 0)
+        worst = b.last_true(b.not_(holds))
         holds = b.reduce("and", holds, (0,))
     else:
         worst = b.scalar(0, dtypes.int32)

@@ -24,6 +24,7 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.body import open_body
 from tinyjax.core.composites import KIND, is_composite, summed_axes
+from tinyjax.core.dims import largest
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, substitute, toposort
@@ -75,7 +76,7 @@ def attention_residuals(parts: Any) -> list[UOp] | None:
     The linear part in `parts` is changed to compute the weights from these.
     """
     found = [n for n in toposort(parts.linear_roots) if is_composite(n, "softmax")]
-    if len(found) != 1 or found[0].aval.nbytes <= KEPT_BYTES:
+    if len(found) != 1 or largest(found[0].aval.nbytes) <= KEPT_BYTES:
         return None
     (weights,) = found
     body, logits = weights.src[0].src

@@ -7,7 +7,8 @@ interpreters that keep data flow keep effects. Two things remain:
   the innermost open `Chain` (interpreters/trace.py).
 * `split` takes a body apart into one that has the effects and one that computes the same without
   them, given what the callbacks returned. So an effect happens once while its computation stays in
-  the graph to be differentiated, and a checkpoint repeats its prints but not its callbacks.
+  the graph to be differentiated, and a checkpoint repeats its prints but not its callbacks. If it
+  will be differentiated, custom functions first give way to their rules (`ruled`).
 """
 
 from __future__ import annotations
@@ -16,13 +17,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.avals import TOKEN, Aval
-from tinyjax.core.body import fresh_var, open_body, reclose
-from tinyjax.core.infos import DerivedRule
+from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval
+from tinyjax.core.body import fresh_id, fresh_var, open_body, params_of, reclose
+from tinyjax.core.infos import CallbackInfo, DerivedRule, each_backward
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, const, get, results, substitute, token_of, toposort, tuple_of
+from tinyjax.core.uop import (
+    UOp,
+    active,
+    const,
+    get,
+    results,
+    substitute,
+    token_of,
+    toposort,
+    tuple_of,
+)
 from tinyjax.interpreters.jvp import Tangent, jvp
 from tinyjax.interpreters.trace import Chain, state
 
@@ -93,6 +106,149 @@ def jvp_in_chain(
     return moved[: len(outs)], [None if t is None else next(rest) for t in touts]
 
 
+# --- custom functions as their rules ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled(DerivedRule):
+    """The rule of a call whose body is the rule's own: what it computes of the function's results.
+
+    `zero` says for which of the inexact arguments the rule was asked (zero: not differentiated).
+    """
+
+    zero: tuple[bool, ...]
+
+    def jvp_body(self, avals: Sequence[Aval], zero: tuple[bool, ...]) -> tuple[UOp, Any]:
+        """The rule's, for the same arguments as before."""
+        found: tuple[UOp, Any] = self.rule.jvp_body(avals, self.zero)
+        return found
+
+    def vjp_bodies(self, avals: Sequence[Aval], zero: tuple[bool, ...]) -> tuple[UOp, Any]:
+        """The rule's, for the same arguments as before."""
+        found: tuple[UOp, Any] = self.rule.vjp_bodies(avals, self.zero)
+        return found
+
+
+def ruled(body: UOp, avals: Sequence[Aval], on: tuple[bool, ...]) -> UOp:
+    """A body with effects whose custom functions, where they depend on parameters flagged, do what
+    their rules do: in place of the function its fwd (or its jvp rule) runs when it is differentiated.
+
+    Effects of rules come where the call stands.
+    """
+    key = ("ruled", on)
+    found = body.derived.get(key)
+    if found is None:
+        found = body.derived[key] = _ruled(body, avals, on)
+    return found  # type: ignore[no-any-return]
+
+
+def _ruled(body: UOp, avals: Sequence[Aval], on: tuple[bool, ...]) -> UOp:
+    params = [fresh_var(a) for a in avals]
+    token = params[token_of(params) or 0]
+    done: dict[UOp, UOp] = {}
+    for n in in_order(body.src):
+        if n.op is Op.PARAM:
+            done[n] = params[n.arg[0]]
+            continue
+        src = [done.get(s, s) for s in n.src]
+        if n.op is Op.GETTUPLE:
+            done[n] = get(src[0], n.arg)
+            continue
+        place = token_of(n.operands)
+        if place is not None:
+            src[len(n.src) - len(n.operands) + place] = token
+        new = n.with_src(tuple(src))
+        flags = tuple(any(on[slot] for slot in active(s)) for s in n.operands)
+        if any(flags):
+            new = RULED.get(n.op, lambda node, flags, token: node)(new, flags, token)
+        done[n] = new
+        last = token_of(results(new)) if isinstance(new.aval, TupleAval) else None
+        token = token if last is None else results(new)[last]
+    place = token_index(body)
+    outs = [done[o] for o in body.src]
+    return reclose(inserted(without(outs, place), place, token), params)
+
+
+def ruled_call(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
+    """A custom function as its rule, other calls with their bodies done; the token of one that has no
+    effects, but whose rule has, is `token`."""
+    info, place = n.arg, token_of(n.operands)
+    if info.rule is None:
+        return n if place is None else with_bodies(n, flags, [a.aval for a in n.operands])
+    rule, args = info.rule, without(n.operands, place)
+    if not isinstance(rule, Ruled):
+        if not (getattr(rule, "has_jvp", False) or getattr(rule, "has_vjp", False)):
+            return n
+        given = without(flags, place)
+        inexact = [i for i, a in enumerate(args) if dtypes.is_inexact(a.dtype)]
+        rule = Ruled(rule, tuple(not given[i] for i in inexact))
+    avals = [a.aval for a in args]
+    dots = [b.zeros(a.strip_weak_type()) for a in avals if dtypes.is_inexact(a.dtype)]
+    body = rule.vjp_bodies(avals, ())[0] if rule.has_vjp else rule.jvp_body(avals, ())[0]
+    if place is None and not has_effects(body):
+        return n
+    params = [fresh_var(a) for a in (*avals, TOKEN)]
+    values = open_body(body, [*params[:-1], *([] if rule.has_vjp else dots), params[-1]])
+    last = values[token_index(body)] if has_effects(body) else params[-1]
+    count = len(results(n)) - (place is not None)
+    own = reclose([*values[:count], last], params)
+    return UOp(Op.CALL, (own, *args, token), replace(info, rule=rule))
+
+
+def with_bodies(n: UOp, flags: tuple[bool, ...], avals: Sequence[Aval]) -> UOp:
+    """A node with effects, its bodies done; they take all its operands."""
+    bodies = [ruled(body, avals, flags) for body in n.bodies]
+    return UOp(n.op, (*bodies, *n.operands), n.arg)
+
+
+def ruled_scan(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
+    """The loop with its body done."""
+    if token_of(n.operands) is None:
+        return n
+    info = n.arg
+    lead = info.num_consts + info.num_carry
+    avals = [a.aval for a in n.operands[:lead]]
+    avals += [a.aval.update(shape=a.aval.shape[1:]) for a in n.operands[lead:]]
+    return with_bodies(n, grown(n.src[0], flags, info.num_consts, info.num_carry), avals)
+
+
+def ruled_while(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
+    """The loop with its body done; conditions have no effects."""
+    if token_of(n.operands) is None:
+        return n
+    lead, count = n.arg.cond_consts, n.arg.body_consts
+    mine = grown(n.src[1], flags[lead:], count, len(n.operands) - lead - count)
+    body = ruled(n.src[1], [a.aval for a in n.operands[lead:]], mine)
+    return n.with_src((n.src[0], body, *n.src[2:]))
+
+
+def ruled_cond(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
+    """The branches done."""
+    if token_of(n.operands) is None:
+        return n
+    bodies = [ruled(body, [a.aval for a in n.operands[1:]], flags[1:]) for body in n.bodies]
+    return n.with_src((*bodies, *n.operands))
+
+
+def grown(body: UOp, on: tuple[bool, ...], consts: int, carry: int) -> tuple[bool, ...]:
+    """Flags of a loop body's parameters with those that its carry brings in later steps."""
+    while True:
+        depends = [any(on[slot] for slot in active(o)) for o in body.src[:carry]]
+        new = [p or q for p, q in zip(on[consts : consts + carry], depends, strict=True)]
+        after = (*on[:consts], *new, *on[consts + carry :])
+        if after == on:
+            return on
+        on = after
+
+
+RULED = {
+    Op.CALL: ruled_call,
+    Op.SCAN: ruled_scan,
+    Op.WHILE: ruled_while,
+    Op.COND: ruled_cond,
+}
+
+
 # --- effects apart from the computation -----------------------------------------------------------
 
 
@@ -108,18 +264,28 @@ class Split:
     record: UOp
     replay: UOp
     kept: tuple[Aval, ...]
+    once: bool = False  # holds a `Tape`
 
 
-def split(body: UOp, avals: Sequence[Aval], prints: bool = False) -> Split:
-    """Take a body of parameters `avals` apart; `prints`: leave debug callbacks in the replay."""
-    key = ("split effects", prints)
+QUIET, PRINTS, TAPED = "quiet", "prints", "taped"
+"""How to split: without effects; leave debug callbacks in the replay; for one run, what callbacks in
+while loops return being kept on a `Tape`."""
+
+
+def split(body: UOp, avals: Sequence[Aval], mode: str = QUIET) -> Split:
+    """Take a body of parameters `avals` apart."""
+    key = ("split effects", mode)
     found = body.derived.get(key)
     if found is None:
-        found = body.derived[key] = _split(body, avals, prints)
+        found = _split(body, avals, mode)
+        if not found.once:
+            body.derived[key] = found
     return found
 
 
-def _split(body: UOp, avals: Sequence[Aval], prints: bool) -> Split:
+def _split(body: UOp, avals: Sequence[Aval], mode: str) -> Split:
+    prints = mode == PRINTS
+    once = False
     params = [fresh_var(a) for a in avals]
     token = token_of(params)
     again = params if prints else inserted(without(params, token), token, START)
@@ -138,9 +304,11 @@ def _split(body: UOp, avals: Sequence[Aval], prints: bool) -> Split:
         elif token_of(node.operands) is None:
             first[node], second[node] = node.with_src(src), node.with_src(src_again)
         else:
-            first[node], values, hold, second[node] = SPLIT[node.op](node, src, src_again, prints)
-            kept += values
-            held += hold
+            part = SPLIT[node.op](node, src, src_again, mode)
+            first[node], second[node] = part.node, part.replay
+            kept += part.kept
+            held += part.held
+            once |= part.once
     outs = [first[o] for o in body.src]
     outs_again = [second[o] for o in body.src]
     if not prints:
@@ -152,6 +320,7 @@ def _split(body: UOp, avals: Sequence[Aval], prints: bool) -> Split:
         reclose([*outs, *kept], params),
         reclose(outs_again, [*params_again, *held]),
         tuple(k.aval for k in kept),
+        once,
     )
 
 
@@ -161,8 +330,15 @@ def in_order(outputs: Sequence[UOp]) -> list[UOp]:
     return toposort(outputs if token is None else [outputs[token], *outputs])
 
 
-Parts = tuple[UOp, list[UOp], list[UOp], UOp]
-"""The node that has the effect, what is kept of it, variables for that, and the replay's results."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The node that has the effect, what is kept of it, variables for that, the replay's results."""
+
+    node: UOp
+    kept: list[UOp]
+    held: list[UOp]
+    replay: UOp
+    once: bool = False
 
 
 def holders(values: Sequence[UOp]) -> list[UOp]:
@@ -170,43 +346,46 @@ def holders(values: Sequence[UOp]) -> list[UOp]:
     return [fresh_var(v.aval) for v in values]
 
 
-def quiet_results(node: UOp, place: int, prints: bool) -> UOp:
+def quiet_results(node: UOp, place: int, mode: str) -> UOp:
     """Results of a replay node, a token where the effect's node gives one."""
-    return node if prints else tuple_of(inserted(results(node), place, START))
+    return node if mode == PRINTS else tuple_of(inserted(results(node), place, START))
 
 
-def split_callback(n: UOp, src: Sequence[UOp], again: Sequence[UOp], prints: bool) -> Parts:
+def split_callback(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> Parts:
     """What it returned, or a print once more."""
     node = n.with_src(tuple(src))
-    if prints and n.arg.kind == "debug":
-        return node, [], [], n.with_src(tuple(again))
+    if mode == PRINTS and n.arg.kind == "debug":
+        return Parts(node, [], [], n.with_src(tuple(again)))
     values = results(node)[:-1]
     held = holders(values)
-    return node, values, held, tuple_of([*held, again[-1]])
+    return Parts(node, values, held, tuple_of([*held, again[-1]]))
 
 
-def split_check(n: UOp, src: Sequence[UOp], again: Sequence[UOp], prints: bool) -> Parts:
+def split_check(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> Parts:
     """A check that held holds."""
-    return n.with_src(tuple(src)), [], [], tuple_of([again[-1]])
+    return Parts(n.with_src(tuple(src)), [], [], tuple_of([again[-1]]))
 
 
-def split_call(n: UOp, src: Sequence[UOp], again: Sequence[UOp], prints: bool) -> Parts:
+def split_call(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> Parts:
     """The call of each part. A custom rule loses its forward effects, a checkpoint repeats prints."""
-    info = n.arg
+    info, prints = n.arg, mode == PRINTS
     args, place = n.operands, token_of(n.operands)
-    parts = split(n.src[0], [a.aval for a in args], prints)
+    parts = split(n.src[0], [a.aval for a in args], mode)
     node = UOp(Op.CALL, (parts.record, *src[1:]), info)
     values = results(node)[len(n.src[0].src) :]
     held = holders(values)
     given = list(again[1:]) if prints else without(again[1:], place)
     if info.rule is not None:
-        info = replace(info, rule=QuietRule(info.rule))
+        info = replace(info, rule=QuietRule(info.rule, parts.kept))
     if info.kind == "checkpoint" and not prints:
-        info = replace(info, repeat=repeated(n.src[0], [a.aval for a in args]))
+        try:
+            info = replace(info, repeat=repeated(n.src[0], [a.aval for a in args]))
+        except Unkept:
+            info = replace(info, kind="jit", policy=None)
     back = UOp(Op.CALL, (parts.replay, *given, *held), info)
     out = token_of(n.src[0].src)
     assert out is not None
-    return node, values, held, quiet_results(back, out, prints)
+    return Parts(node, values, held, quiet_results(back, out, mode), parts.once)
 
 
 def repeated(body: UOp, avals: Sequence[Aval]) -> tuple[UOp, int]:
@@ -214,7 +393,7 @@ def repeated(body: UOp, avals: Sequence[Aval]) -> tuple[UOp, int]:
 
     Comes with the number of its parameters, the token not counted.
     """
-    parts = split(body, avals, prints=True)
+    parts = split(body, avals, PRINTS)
     params = [fresh_var(a) for a in (*avals, *parts.kept)]
     place = token_of(params)
     token = substitute_params(parts.replay, params)[token_index(parts.replay)]
@@ -222,61 +401,146 @@ def repeated(body: UOp, avals: Sequence[Aval]) -> tuple[UOp, int]:
     return reclose([token], [*rest, params[place or 0]]), len(rest)
 
 
-def split_scan(n: UOp, src: Sequence[UOp], again: Sequence[UOp], prints: bool) -> Parts:
+def split_scan(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> Parts:
     """What callbacks return is stacked, and read again step by step."""
-    info = n.arg
+    info, prints = n.arg, mode == PRINTS
     lead = info.num_consts + info.num_carry
     avals = [a.aval for a in n.operands[:lead]]
     avals += [a.aval.update(shape=a.aval.shape[1:]) for a in n.operands[lead:]]
-    parts = split(n.src[0], avals, prints)
+    parts = split(n.src[0], avals, mode)
     node = UOp(Op.SCAN, (parts.record, *src[1:]), info)
     values = results(node)[len(n.src[0].src) :]
     held = holders(values)
     given = again[1:] if prints else without(again[1:], token_of(n.operands))
     fewer = info if prints else replace(info, num_carry=info.num_carry - 1)
     back = UOp(Op.SCAN, (parts.replay, *given, *held), fewer)
-    return node, values, held, quiet_results(back, token_index(n.src[0]), prints)
+    return Parts(node, values, held, quiet_results(back, token_index(n.src[0]), mode), parts.once)
 
 
-def split_while(n: UOp, src: Sequence[UOp], again: Sequence[UOp], prints: bool) -> Parts:
-    """How often a loop runs is not known, so what its callbacks return cannot be kept."""
+class Unkept(Exception):
+    """The results of callbacks in a while loop cannot be kept: nothing can be computed again, so a
+    checkpoint around it is none (and reverse mode is refused for the loop)."""
+
+
+class Tape:
+    """What the callbacks of a while loop returned, step by step: how many there will be is not known.
+
+    It lives as long as the nodes that write and read it, and serves one run. A loop that runs more
+    than once (inside of another) is told where its steps begin.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[list[np.ndarray]] = []
+
+    def begin(self) -> list[np.ndarray]:
+        """The number of the first step."""
+        return [np.int32(len(self.rows))]  # type: ignore[list-item]
+
+    def write(self, *values: np.ndarray) -> None:
+        """One step."""
+        self.rows.append([np.array(v) for v in values])
+
+    def read(self, number: np.ndarray) -> list[np.ndarray]:
+        """One step again."""
+        return self.rows[int(number)]
+
+
+def split_while(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> Parts:
+    """How often a loop runs is not known, so what its callbacks return can be kept on a tape only."""
     info = n.arg
     cond, body = n.src[:2]
-    lead = info.cond_consts
+    lead, first = info.cond_consts, info.cond_consts + info.body_consts
     inner = [a.aval for a in n.operands[lead:]]
-    parts = split(body, inner, prints)
-    if parts.kept:
-        raise ValueError(
-            "io_callback in a while_loop cannot be differentiated step by step, because the number "
-            "of its results is not known: put jax.jit around the derivative, or use lax.scan."
-        )
-    node = n.with_src(tuple(src))
-    if prints:
-        return node, [], [], UOp(Op.WHILE, (cond, parts.replay, *again[2:]), info)
+    parts = split(body, inner, mode)
+    if parts.kept and mode != TAPED:
+        raise Unkept
+    if mode == PRINTS:
+        back = UOp(Op.WHILE, (cond, parts.replay, *again[2:]), info)
+        return Parts(n.with_src(tuple(src)), [], [], back)
     place = token_of(n.operands)
     assert place is not None
-    carry = [fresh_var(a.aval) for a in n.operands[lead + info.body_consts :]]
+    carry = [fresh_var(a.aval) for a in n.operands[first:]]
     consts = [fresh_var(a.aval) for a in n.operands[:lead]]
     inside = substitute_params(cond, [*consts, *carry])
-    quiet = reclose(inside, [*consts, *without(carry, token_of(carry))])
-    back = UOp(Op.WHILE, (quiet, parts.replay, *without(again[2:], place)), info)
-    return node, [], [], quiet_results(back, token_index(body), prints)
+    lone = without(carry, token_of(carry))
+    given = without(again[2:], place)
+    if not parts.kept:
+        back = UOp(Op.WHILE, (reclose(inside, [*consts, *lone]), parts.replay, *given), info)
+        return Parts(n.with_src(tuple(src)), [], [], quiet_results(back, token_index(body), mode))
+    tape, out = Tape(), token_index(body)
+    params = [fresh_var(a) for a in inner]
+    values = substitute_params(parts.record, params)
+    outs, kept = values[: len(body.src)], values[len(body.src) :]
+    wrote = UOp(Op.CALLBACK, (*kept, outs[out]), CallbackInfo(tape.write, (), "io", ordered=True))
+    writing = reclose(inserted(without(outs, out), out, get(wrote, 0)), params)
+    number = aval((), np.dtype("i4"))
+    begin = UOp(
+        Op.CALLBACK, (src[2 + place],), CallbackInfo(tape.begin, (number,), "io", ordered=True)
+    )
+    operands = inserted(without(src[2:], place), place, get(begin, 1))
+    node = UOp(Op.WHILE, (cond, writing, *operands), info)
+    step = fresh_var(number)
+    (start,) = held = holders([get(begin, 0)])
+    reading = CallbackInfo(tape.read, parts.kept, sequence=fresh_id(), vectorized="sequential")
+    rows = results(UOp(Op.CALLBACK, (step,), reading))
+    quiet_params = without(params, token_of(params))
+    again_outs = substitute_params(parts.replay, [*quiet_params, *rows])
+    back = UOp(
+        Op.WHILE,
+        (
+            reclose(inside, [*consts, *lone, step]),
+            reclose([*again_outs, b.add(step, b.like(step, 1))], [*quiet_params, step]),
+            *given,
+            start,
+        ),
+        info,
+    )
+    replay = tuple_of(inserted(results(back)[:-1], out, START))
+    return Parts(node, [get(begin, 0)], held, replay, once=True)
 
 
 @dataclass(frozen=True, slots=True)
 class QuietRule(DerivedRule):
-    """A custom rule whose forward effects have happened; those of its backward rule are to come."""
+    """A custom rule whose forward effects have happened; those of its backward rule are to come.
+
+    What its callbacks returned (`kept`) are further arguments, without derivative.
+    """
+
+    kept: tuple[Aval, ...]
 
     def jvp_body(self, avals: Sequence[Aval], zero: tuple[bool, ...]) -> tuple[UOp, Any]:
         """The rule's, without effects."""
-        body, out_zero = self.rule.jvp_body(avals, zero)
-        inexact = [a.strip_weak_type() for a in avals if dtypes.is_inexact(a.dtype)]
-        return quiet(body, [*avals, *inexact]), out_zero
+        own, more, zero = self._own(avals, zero)
+        body, out_zero = self.rule.jvp_body(own, zero)
+        args, dots = [fresh_var(a) for a in own], tangents_of(own)
+        kept = [fresh_var(a) for a in self.kept]
+        silent = quiet(body, [v.aval for v in (*args, *dots)], self.kept)
+        outs = open_body(silent, [*args, *dots, *kept])
+        return reclose(outs, [*args, *kept, *dots, *tangents_of(more)]), out_zero
 
-    def vjp_bodies(self, avals: Sequence[Aval], zero: tuple[bool, ...]) -> tuple[UOp, UOp]:
+    def vjp_bodies(self, avals: Sequence[Aval], zero: tuple[bool, ...]) -> tuple[UOp, Any]:
         """The rule's, the forward one without effects."""
-        forward, backward = self.rule.vjp_bodies(avals, zero)
-        return quiet(forward, avals), backward
+        own, more, zero = self._own(avals, zero)
+        forward, backward = self.rule.vjp_bodies(own, zero)
+        nothing = [b.zeros(t.aval) for t in tangents_of(more)]
+
+        def padded(back: UOp, _: tuple[bool, ...]) -> UOp:
+            known, place = params_of(back), token_of(back.src)
+            params = [fresh_var(known.get(i, TOKEN)) for i in range(max(known, default=-1) + 1)]
+            outs = open_body(back, params)
+            last = [] if place is None else [outs[place]]
+            return reclose([*without(outs, place), *nothing, *last], params)
+
+        backward = each_backward(backward, padded) if nothing else backward
+        return quiet(forward, own, self.kept), backward
+
+    def _own(
+        self, avals: Sequence[Aval], zero: tuple[bool, ...]
+    ) -> tuple[list[Aval], list[Aval], tuple[bool, ...]]:
+        """Avals of the rule's arguments, of what is kept, and the flags of the former."""
+        count = len(avals) - len(self.kept)
+        own, more = list(avals[:count]), list(avals[count:])
+        return own, more, zero[: len(tangents_of(own))]
 
     @property
     def batched(self) -> Callable[..., Any]:
@@ -294,15 +558,21 @@ class QuietRule(DerivedRule):
         return made
 
 
-def quiet(body: UOp, avals: Sequence[Aval]) -> UOp:
-    """A body of parameters `avals` (and perhaps a token, last) without its effects."""
+def tangents_of(avals: Sequence[Aval]) -> list[UOp]:
+    """A variable for the tangent of each that has one."""
+    return [fresh_var(a.strip_weak_type()) for a in avals if dtypes.is_inexact(a.dtype)]
+
+
+def quiet(body: UOp, avals: Sequence[Aval], kept: tuple[Aval, ...] = ()) -> UOp:
+    """A body of parameters `avals` (and perhaps a token, last) without its effects; what its
+    callbacks returned, `kept`, are the last parameters."""
     if not has_effects(body):
         return body
     parts = split(body, [*avals, TOKEN])
-    if parts.kept:
+    if parts.kept and parts.kept != kept:
         raise ValueError(
-            "io_callback in the rule of a custom_jvp or custom_vjp function that is called by a "
-            "jitted function: put jax.jit around the derivative as well."
+            "io_callback in a rule of a custom function that is not the one that ran: its results "
+            "are not known here.\n  Put jax.jit around the derivative as well."
         )
     return parts.replay
 
@@ -313,11 +583,11 @@ def substitute_params(body: UOp, args: Sequence[UOp]) -> list[UOp]:
     return substitute(body.src, {p: args[p.arg[0]] for p in params})
 
 
-def split_cond(n: UOp, src: Sequence[UOp], again: Sequence[UOp], prints: bool) -> Parts:
+def split_cond(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> Parts:
     """Each branch also gives, and reads, what the callbacks of all branches return."""
-    number = n.arg
+    number, prints = n.arg, mode == PRINTS
     args = n.operands[1:]
-    parts = [split(br, [a.aval for a in args], prints) for br in n.bodies]
+    parts = [split(br, [a.aval for a in args], mode) for br in n.bodies]
     every = [a for p in parts for a in p.kept]
     records, replays = [], []
     before = 0
@@ -338,7 +608,8 @@ def split_cond(n: UOp, src: Sequence[UOp], again: Sequence[UOp], prints: bool) -
     held = holders(values)
     operands = list(again[number:]) if prints else without(again[number:], token_of(n.operands))
     back = UOp(Op.COND, (*replays, *operands, *held), number)
-    return node, values, held, quiet_results(back, token_index(n.bodies[0]), prints)
+    replay = quiet_results(back, token_index(n.bodies[0]), mode)
+    return Parts(node, values, held, replay, any(p.once for p in parts))
 
 
 SPLIT = {

@@ -11,6 +11,7 @@ a body's order is found once and kept in `body.derived`, so a loop pays only for
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -229,11 +230,17 @@ def copy(node: UOp, args: list[Array]) -> Array:
     return args[0].copy()
 
 
+def dimension(node: UOp, args: list[Array]) -> Array:
+    """A symbolic size has no value; it is one in compiled programs."""
+    return np.asarray(operator.index(node.arg), np.int64)
+
+
 # --- the table --------------------------------------------------------------------------------
 
 EVAL: dict[Op, Row] = {
     Op.CONST: constant,
     Op.IOTA: iota,
+    Op.DIM: dimension,
     Op.BUFFER: buffer,
     Op.TUPLE: lambda node, args: list(args),
     Op.GETTUPLE: lambda node, args: args[0][node.arg],

@@ -526,6 +526,7 @@ NOT_DIFFERENTIABLE: dict[Op, str] = {
     Op.AXIS_INDEX: "integers",
     Op.CONST: "leaf",
     Op.IOTA: "leaf",
+    Op.DIM: "leaf",
     Op.VAR: "leaf",
     Op.PARAM: "leaf",
     Op.BUFFER: "leaf",

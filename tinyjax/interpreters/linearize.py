@@ -6,7 +6,9 @@ only the linear call, so the backward pass of a call is one call. In a DAG the s
 linear part is free: a node is known if it mentions no tangent variable.
 
 Loops are split the same way; WHILE cannot be (its trip count is unknown), so its tangent is a WHILE
-over primals and tangents of which only the tangents are read.
+over primals and tangents, without effects, of which only the tangents are read. If what a callback
+returned would be needed again, or an effect sees a tangent, all is in that loop, and what contains it
+cannot be split either (`joint`).
 """
 
 from __future__ import annotations
@@ -34,12 +36,16 @@ from tinyjax.core.uop import (
 )
 from tinyjax.interpreters.composites import attention_residuals, composite_tangent
 from tinyjax.interpreters.effects import (
+    QUIET,
+    SPLIT,
+    Unkept,
     apply_rule,
     has_effects,
     inserted,
     jvp_in_chain,
     quiet,
     repeated,
+    ruled,
     split,
     token_index,
     without,
@@ -66,6 +72,7 @@ class Parts:
     out_tangents: list[Tangent]
     residuals: list[UOp]
     grows: bool = False  # a custom rule has effects where the function has none
+    joint: bool = False  # outputs depend on tangents: there is a while loop that does both
 
     @property
     def linear_roots(self) -> list[UOp]:
@@ -107,6 +114,10 @@ def take_apart(
         seeds = {p: t for p, t in zip(params, tangents, strict=True) if t is not None}
         outs, touts, grows = jvp_of_body(params, outs, seeds)
     parts = Parts(params, tangents, outs, touts, [], grows)
+    needs_tangent = depends_on(outs, [v.arg for v in parts.linear_inputs])
+    parts.joint = any(map(needs_tangent, outs))
+    if grows or parts.joint:
+        return parts
     frontier = known_frontier(parts.linear_roots, parts.linear_inputs)
     if choose is None:
         parts.residuals = choose_residuals(frontier, {*params, *outs})
@@ -179,6 +190,64 @@ def known_frontier(roots: Sequence[UOp], linear: Sequence[UOp]) -> list[UOp]:
     return list(found)
 
 
+def joint(
+    node: UOp,
+    tangents: Sequence[Tangent],
+    bodies: Sequence[Parts],
+    sizes: Sequence[int],
+    out_sizes: Sequence[int],
+) -> tuple[list[UOp], list[UOp], Callable[[UOp], Result]]:
+    """Bodies over primals and tangents, and their operands, for a node that cannot be split.
+
+    Operands and results come in groups of these sizes (a loop's consts, carry, xs); the tangents of
+    each follow it, and a token is the last. Comes with what takes the new node's results apart.
+    """
+    args = node.operands[-len(tangents) :]
+    on = [t is not None for t in bodies[0].tangents]
+    nonzero = [any(t is not None for t in column) for column in zip(
+        *(p.out_tangents for p in bodies), strict=True)]  # fmt: skip
+    if node.op is Op.SCAN:
+        consts, carry = sizes[:2]
+        nonzero[:carry] = on[consts : consts + carry]
+
+    def full(values: Sequence[Tangent], of: Sequence[UOp], flags: Sequence[bool]) -> list[Tangent]:
+        rows = zip(values, of, flags, strict=True)
+        return [instantiate(t, o) if flag else None for t, o, flag in rows]
+
+    order = layout(sizes, on, token_of(args))
+    out_order = layout(out_sizes, nonzero, token_of(bodies[0].outputs))
+    made = [
+        reclose(
+            [(p.outputs, full(p.out_tangents, p.outputs, nonzero))[k][i] for k, i in out_order],
+            [(p.params, p.tangents)[k][i] for k, i in order],
+        )
+        for p in bodies
+    ]
+    given = full(tangents, args, on)
+
+    def parts(new: UOp) -> Result:
+        place = dict(zip(out_order, results(new), strict=True))
+        outs = [place[0, i] for i in range(len(nonzero))]
+        return tuple_of(outs), [place.get((1, i)) for i in range(len(nonzero))]
+
+    return made, [(args, given)[k][i] for k, i in order], parts
+
+
+def layout(
+    sizes: Sequence[int], on: Sequence[bool], token: int | None
+) -> list[tuple[int, int]]:
+    """Per group (0, i) for its members and (1, i) for their tangents; the token ends its group."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for size in sizes:
+        mine = range(start, start + size)
+        found += [(0, i) for i in mine if i != token]
+        found += [(1, i) for i in mine if on[i]]
+        found += [(0, i) for i in mine if i == token]
+        start += size
+    return found
+
+
 # --- CALL ---------------------------------------------------------------------------------------------
 
 
@@ -190,13 +259,13 @@ class LinearCall:
     linear: UOp
     residuals: tuple[tuple[str, int], ...]
     nonzero: tuple[bool, ...]
-    grows: bool
 
 
 def linearize_call(
     body: UOp, avals: Sequence[Aval], active: tuple[bool, ...], info: CallInfo
-) -> LinearCall:
-    """Derived bodies of a call; made once per (body, active inputs, checkpoint policy)."""
+) -> LinearCall | Parts:
+    """Derived bodies of a call, or `Parts` if it grows or is joint; made once per (body, active
+    inputs, checkpoint policy)."""
     remat = info.kind == "checkpoint"
     composite = info.name if info.kind == KIND else None
     key = ("linearize", active, remat, info.policy if remat else None, info.prevent_cse, composite)
@@ -210,6 +279,9 @@ def linearize_call(
         opened = open_calls(outs, lambda inner: inner.kind == "jit" and inner.rule is None)
         body = body if opened == outs else reclose(opened, variables)
     parts = take_apart(body, avals, active, choose, info)
+    if parts.grows or parts.joint:
+        own.derived[key] = parts
+        return parts
     if composite == "attention" and len(parts.outputs) == 1:
         parts.residuals = attention_residuals(parts) or parts.residuals
     where: dict[UOp, tuple[str, int]] = {}
@@ -234,7 +306,6 @@ def linearize_call(
         linear,
         tuple(where[r] for r in parts.residuals),
         tuple(t is not None for t in parts.out_tangents),
-        parts.grows,
     )
     own.derived[key] = out
     return out
@@ -264,8 +335,13 @@ def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         return checkpoint_with_effects_jvp(node, dsrc)
     active = tuple(t is not None for t in tangents)
     made = linearize_call(node.src[0], [a.aval for a in args], active, info)
-    if made.grows:
-        return widened(node, dsrc, call_jvp)
+    if isinstance(made, Parts):
+        if made.grows:
+            return widened(node, dsrc, call_jvp)
+        sizes = [len(args)], [len(node.aval.elts)]
+        bodies, operands, parts = joint(node, tangents, [made], *sizes)
+        both = replace(info, name=f"jvp({info.name})", policy=None)
+        return parts(UOp(Op.CALL, (*bodies, *operands), both))
     forward = UOp(Op.CALL, (made.forward, *args), info)
     held = [args[i] if kind == "arg" else get(forward, i) for kind, i in made.residuals]
     linear_info = replace(
@@ -296,13 +372,16 @@ def checkpoint_with_effects_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     repeats the prints."""
     info, body, args = node.arg, node.src[0], node.src[1:]
     avals, place, out = [a.aval for a in args], token_of(args), token_index(body)
-    parts = split(body, avals)
-    happened = UOp(Op.CALL, (parts.record, *args), replace(info, kind="jit", policy=None))
+    body = ruled(body, avals, tuple(t is not None for t in dsrc[1:]))
+    once = replace(info, kind="jit", policy=None)
+    try:
+        parts, repeat = split(body, avals), repeated(body, avals)
+    except Unkept:
+        return call_jvp(UOp(Op.CALL, (body, *args), once), dsrc)
+    happened = UOp(Op.CALL, (parts.record, *args), once)
     kept = results(happened)[len(body.src) :]
     plain = UOp(
-        Op.CALL,
-        (parts.replay, *without(args, place), *kept),
-        replace(info, repeat=repeated(body, avals)),
+        Op.CALL, (parts.replay, *without(args, place), *kept), replace(info, repeat=repeat)
     )
     primal, touts = call_jvp(plain, [None, *without(dsrc[1:], place), *[None] * len(kept)])
     return tuple_of(inserted(primal.src, out, get(happened, out))), inserted(touts, out, None)
@@ -424,6 +503,15 @@ def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         if grown == active[nc : nc + nk]:
             break
         active[nc : nc + nk] = grown
+    if made.joint:
+        groups = [nc, nk, len(args) - nc - nk], [nk, len(made.outputs) - nk]
+        bodies, operands, parts = joint(node, tangents, [made], *groups)
+        wider = replace(
+            info,
+            num_consts=nc + sum(active[:nc]),
+            num_carry=nk + sum(active[nc : nc + nk]),
+        )
+        return parts(UOp(Op.SCAN, (*bodies, *operands), wider))
     consts = made.params[:nc]
     own_consts = frozenset(p.arg for p in consts)
     const_part = [r for r in made.residuals if r.free <= own_consts]
@@ -503,7 +591,10 @@ def scan_parts(body: UOp, avals: Sequence[Aval], active: tuple[bool, ...]) -> Pa
 
 
 def while_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
-    """The primal loop stays; a second loop carries primals and tangents, read for its tangents."""
+    """A loop over primals, and one that carries primals and tangents, read for its tangents.
+
+    Effects are in the first, or if they cannot be there is only the second.
+    """
     info = node.arg
     cond, body = node.src[:2]
     args, tangents = node.src[2:], list(dsrc[2:])
@@ -540,13 +631,25 @@ def while_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         replace(info, body_consts=bc + len(given_consts)),
     )
     count = len(carry)
+    values = results(loop)
+    if token_of(carry) is not None:
+        needs_tangent = depends_on(outs, [t.arg for t in (*d_consts, *d_carry)])
+        if any(map(needs_tangent, outs)):
+            primal = tuple_of(values[:count])
+        else:
+            node = UOp(Op.WHILE, (cond, reclose(outs, params), *args), info)
+            primal = tuple_of(results(node))
+            try:
+                values = results(SPLIT[Op.WHILE](loop, loop.src, loop.src, QUIET).replay)
+            except Unkept:
+                primal = tuple_of(values[:count])
+    else:
+        primal = node
     out: list[Tangent] = []
     for flag in on:
-        out.append(get(loop, count) if flag else None)
+        out.append(values[count] if flag else None)
         count += flag
-    if token_of(carry) is None:
-        return node, out
-    return tuple_of(results(loop)[: len(carry)]), out  # an effect happens once: in the one loop
+    return primal, out
 
 
 # --- COND ----------------------------------------------------------------------------------------------------
@@ -564,6 +667,10 @@ def cond_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     made = [scan_parts(br, avals, active) for br in branches]
     if any(m.grows for m in made):
         return widened(node, dsrc, cond_jvp)
+    if any(m.joint for m in made):
+        groups = [len(args)], [len(branches[0].src)]
+        bodies, operands, parts = joint(node, tangents, made, *groups)
+        return parts(UOp(Op.COND, (*bodies, index, *operands), number))
     place = token_of(args)
     n_out = len(branches[0].src)
     nonzero = [any(m.out_tangents[i] is not None for m in made) for i in range(n_out)]

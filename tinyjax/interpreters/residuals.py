@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from tinyjax.core.dims import largest
 from tinyjax.core.ops import ELEMENTWISE, IDENTITIES, MOVEMENT, Op
 from tinyjax.core.uop import UOp
 
 RECOMPUTABLE = (ELEMENTWISE | MOVEMENT | IDENTITIES) - {Op.OPTIMIZATION_BARRIER, Op.COPY}
-LITERALS = frozenset({Op.CONST, Op.IOTA})
+LITERALS = frozenset({Op.CONST, Op.IOTA, Op.DIM})
 INFINITE = 1 << 60
 
 
@@ -120,7 +121,7 @@ def choose_residuals(frontier: Sequence[UOp], free: Collection[UOp]) -> list[UOp
             continue
         enter[node], leave[node] = flow.vertex(), flow.vertex()
         order.append(node)
-        flow.arc(enter[node], leave[node], 0 if node in free else node.aval.nbytes)
+        flow.arc(enter[node], leave[node], 0 if node in free else largest(node.aval.nbytes))
         if node.op in RECOMPUTABLE and node not in free:
             stack.extend(s for s in reversed(node.src) if s.op not in LITERALS)
     for node in order:

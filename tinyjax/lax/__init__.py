@@ -2,11 +2,13 @@
 
 from typing import Any as _Any
 
+from tinyjax.core.dimension_numbers import AccuracyMode as AccuracyMode
 from tinyjax.core.dimension_numbers import FftType as FftType
 from tinyjax.core.dimension_numbers import GatherDimensionNumbers as GatherDimensionNumbers
 from tinyjax.core.dimension_numbers import GatherScatterMode as GatherScatterMode
 from tinyjax.core.dimension_numbers import RoundingMethod as RoundingMethod
 from tinyjax.core.dimension_numbers import ScatterDimensionNumbers as ScatterDimensionNumbers
+from tinyjax.core.dimension_numbers import Tolerance as Tolerance
 from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.lax import linalg as linalg
 from tinyjax.lax.bounded import bounded_while as bounded_while
@@ -23,6 +25,7 @@ from tinyjax.lax.collectives import pshuffle as pshuffle
 from tinyjax.lax.collectives import psum as psum
 from tinyjax.lax.collectives import psum_scatter as psum_scatter
 from tinyjax.lax.collectives import pswapaxes as pswapaxes
+from tinyjax.lax.collectives import with_sharding_constraint as with_sharding_constraint
 from tinyjax.lax.contracting import ConvDimensionNumbers as ConvDimensionNumbers
 from tinyjax.lax.contracting import (
     ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers,
@@ -48,6 +51,7 @@ from tinyjax.lax.contracting import ragged_dot as ragged_dot
 from tinyjax.lax.control_flow import cond as cond
 from tinyjax.lax.control_flow import fori_loop as fori_loop
 from tinyjax.lax.control_flow import map as map
+from tinyjax.lax.control_flow import platform_dependent as platform_dependent
 from tinyjax.lax.control_flow import scan as scan
 from tinyjax.lax.control_flow import switch as switch
 from tinyjax.lax.control_flow import while_loop as while_loop

@@ -22,6 +22,7 @@ from tinyjax.core.ops import Op
 from tinyjax.core.tree import tree_map
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
+from tinyjax.engine.devices import device_put
 from tinyjax.engine.values import finish, lift
 from tinyjax.interpreters.trace import state
 
@@ -71,6 +72,11 @@ def axis_index(axis_name: AxisName) -> Array:
         out = index if out is None else b.add(b.mul(out, b.like(out, size)), index)
     assert out is not None
     return finish(out)
+
+
+def with_sharding_constraint(x: Any, shardings: Any) -> Any:
+    """A tree that lies as `shardings` says: `device_put` outside of a trace, and itself inside."""
+    return device_put(x, shardings)
 
 
 def all_reduce(kind: str, x: Any, axis_name: AxisName) -> Array:
@@ -153,6 +159,9 @@ def single(name: str, axis_name: AxisName) -> AxisName:
     return names[0]
 
 
+GATHER_TO = "varying", "invarying", "reduced"
+
+
 def all_gather(
     x: Any,
     axis_name: AxisName,
@@ -160,8 +169,19 @@ def all_gather(
     axis_index_groups: Any = None,
     axis: int = 0,
     tiled: bool = False,
+    to: str = "varying",
 ) -> Any:
-    """Values of all participants, stacked along a new axis (joined along an old one if tiled)."""
+    """Values of all participants, stacked along a new axis (joined along an old one if tiled).
+
+    `to` says what the type checks of a mesh program are told of the result ("varying", "invarying",
+    "reduced"). A mapped axis has no such checks: the values are the same for each.
+    Raises: ValueError for another `to`.
+    """
+    if to not in GATHER_TO:
+        raise ValueError(
+            f"Got unexpected `to` value {to!r} for `jax.lax.all_gather`. Allowed `to` values are: "
+            f"{', '.join(map(repr, GATHER_TO))}"
+        )
     no_groups("all_gather", axis_index_groups)
 
     def arg(n: UOp, size: int) -> tuple[Any, ...]:

@@ -62,6 +62,8 @@ def dot_general(
 ) -> Array:
     """General contraction: `((lhs contract, rhs contract), (lhs batch, rhs batch))`.
 
+    `precision` and `out_sharding` change nothing: products are as exact as the dtype, and there is
+    one device.
     Shapes: batch axes, free axes of lhs, free axes of rhs. Narrow floats accumulate in float32.
     Raises: TypeError naming the axes whose sizes differ.
     """
@@ -106,7 +108,10 @@ def dot(
     preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Array:
-    """Vector and matrix products of operands of rank 1 or 2."""
+    """Vector and matrix products of operands of rank 1 or 2.
+
+    `out_sharding` changes nothing: there is one device.
+    """
     x, y = lift(lhs), lift(rhs)
     if dimension_numbers is None:
         if not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2) or x.shape[-1] != y.shape[0]:
@@ -188,11 +193,12 @@ def conv_general_dilated(
     batch_group_count: int = 1,
     precision: Any = None,
     preferred_element_type: Any = None,
-    *,
     out_sharding: Any = None,
 ) -> Array:
     """n-dimensional convolution (cross-correlation), as in XLA.
 
+    `precision` and `out_sharding` change nothing: products are as exact as the dtype, and there is
+    one device.
     Shapes: by `dimension_numbers`, default batch, feature, space. `lhs_dilation` spreads the input
     (transposed convolution), `rhs_dilation` the kernel.
     Method: windows (no copies) and one contraction over window and feature axes.
@@ -315,7 +321,10 @@ def conv_transpose(
     preferred_element_type: Any = None,
     use_consistent_padding: bool = False,
 ) -> Array:
-    """Fractionally strided convolution ("deconvolution")."""
+    """Fractionally strided convolution ("deconvolution").
+
+    `precision` changes nothing.
+    """
     x, w = lift(lhs), lift(rhs)
     space = x.ndim - 2
     if dimension_numbers is None:
@@ -376,7 +385,10 @@ def conv_general_dilated_patches(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Array:
-    """All windows, flattened into the feature axis (features major)."""
+    """All windows, flattened into the feature axis (features major).
+
+    `precision` changes nothing: no products are made.
+    """
     x = lift(lhs)
     space = x.ndim - 2
     window_shape = tuple(int(s) for s in filter_shape)
@@ -395,6 +407,8 @@ def conv_general_dilated_patches(
     order = (0, 1, *range(2 + space, 2 + 2 * space), *range(2, 2 + space))
     n = b.permute(n, order)
     n = b.reshape(n, (n.shape[0], b.prod(n.shape[1 : 2 + space]), *n.shape[2 + space :]))
+    if preferred_element_type is not None:
+        n = b.cast(n, accumulate_dtype(preferred_element_type, "conv_general_dilated_patches"))
     return finish(b.permute(n, tuple(int(i) for i in np.argsort(spec.out_spec))))
 
 
@@ -491,6 +505,7 @@ def conv_general_dilated_local(
 ) -> Array:
     """A convolution with a kernel of its own at each position ("locally connected").
 
+    `precision` changes nothing.
     Shapes: `rhs` has the size of a flattened patch as its input-feature axis, and output positions
     as its spatial axes.
     """
@@ -525,11 +540,13 @@ def ragged_dot(
     precision: Any = None,
     preferred_element_type: Any = None,
     group_offset: ArrayLike | None = None,
+    out_sharding: Any = None,
 ) -> Array:
     """Rows of `lhs` [m, k] in consecutive groups, each times its own matrix of `rhs` [g, k, n].
 
     Rows beyond the groups give zeros. Cost: g times that of one product, since rows are masked into
     a contraction over groups and k; no row is copied per matrix element.
+    `precision` and `out_sharding` change nothing, as in `dot_general`.
     """
     if group_offset is not None:
         raise ValueError("ragged_dot: group_offset is for shards of groups; there is one here")

@@ -8,6 +8,7 @@ a fixed point first.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval, aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, params_of, reclose
-from tinyjax.core.config import config
+from tinyjax.core.config import MISSING, config
 from tinyjax.core.errors import CarryTypeError
 from tinyjax.core.infos import ScanInfo, WhileInfo
 from tinyjax.core.ops import Op
@@ -26,11 +27,11 @@ from tinyjax.core.tree import tree_flatten_with_path, tree_map, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array, line_of_user
-from tinyjax.engine.derivatives import lift_leaves
+from tinyjax.engine.derivatives import lift_leaves, lift_with_refs
 from tinyjax.engine.effects import next_token, perform
 from tinyjax.engine.jit import jit
-from tinyjax.engine.refs import Ref, assign, current
-from tinyjax.engine.tracing import Traced, argument_paths, stage_cached
+from tinyjax.engine.refs import Ref, RefArgument, assign, current, opened, through
+from tinyjax.engine.tracing import Traced, argument_paths, name_of, stage_cached
 from tinyjax.engine.values import finish_all, lift
 from tinyjax.engine.vectorize import vmap
 from tinyjax.interpreters.trace import state, unbound
@@ -108,6 +109,7 @@ def scan(
 ) -> tuple[Any, Any]:
     """`carry, y = f(carry, x)` along the leading axis of `xs`: (last carry, stacked ys).
 
+    `_split_transpose` changes nothing.
     Shapes: leaves of `xs` are [length, ...], of ys [length, ...]; the carry keeps its shapes.
     Raises: TypeError if the carry changes type (only the differing leaves are listed); ValueError
     if
@@ -115,7 +117,10 @@ def scan(
     """
     if not callable(f):
         raise TypeError("lax.scan: f argument should be a callable.")
-    x_nodes, x_tree = lift_leaves(xs, lambda: tree_paths("xs", xs), "xs of scan")
+    try:
+        x_nodes, x_tree = lift_leaves(xs, lambda: tree_paths("xs", xs), "xs of scan")
+    except RefArgument:
+        return scan_over_refs(f, init, xs, length=length, reverse=reverse, unroll=unroll)
     lengths: dict[int, str] = {}
     for i, n in enumerate(x_nodes):
         if not n.shape:
@@ -157,6 +162,23 @@ def scan(
     outs = traced.deliver([*outs[:nk], *outs[end:], *outs[nk:end]])
     y_tree = out_tree.children()[1]
     return tree_unflatten(carry_tree, outs[:nk]), tree_unflatten(y_tree, outs[nk:])
+
+
+def scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, **options: Any) -> Any:
+    """scan with mutable arrays among the xs: a step gets, as a mutable array, its slice of each."""
+    leaves, tree = tree_flatten(((xs,), {}))
+
+    @functools.wraps(f, updated=())
+    def step(carry: Any, x: Any) -> Any:
+        out, after = opened(functools.partial(f, carry), tree, leaves, name_of(f))[0](x)
+        pair = isinstance(out, (tuple, list)) and len(out) == 2
+        return (out[0], (out[1], after)) if pair else out
+
+    def call(values: Any) -> Any:
+        carry, (ys, after) = scan(step, init, values, **options)
+        return (carry, ys), after
+
+    return through(leaves, [i for i, x in enumerate(leaves) if isinstance(x, Ref)], call)
 
 
 def steps(unroll: int | bool, length: int) -> int:
@@ -428,24 +450,40 @@ def known(x: Any) -> bool:
     return True
 
 
+def with_operand(operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
+    """The operands, of which one may come by keyword."""
+    if operand is MISSING:
+        return operands
+    if operands:
+        raise TypeError(
+            "if 'operand' keyword is passed then no positional operands can be passed, got "
+            f"operand={operand!r} and positional operands {operands}"
+        )
+    return (operand,)
+
+
 @api_boundary
 def cond(
     pred: Any,
     true_fun: Callable[..., Any],
     false_fun: Callable[..., Any],
     *operands: Any,
-    operand: Any = None,
-    linear: Any = None,
+    operand: Any = MISSING,
 ) -> Any:
     """`true_fun(*operands)` if `pred` else `false_fun(*operands)`; both are staged, one runs.
 
+    `operand=x` is an older way to pass one operand, which may be None; so is
+    `cond(pred, true_operand, true_fun, false_operand, false_fun)`.
     Under vmap with a batched predicate both run and the result is selected, without NaNs leaking
     into gradients. Raises: TypeError if the results differ in tree, shape or dtype.
     """
+    given: tuple[Any, ...] = (true_fun, false_fun, *operands)
+    if len(given) == 4 and not callable(given[0]) and callable(given[3]):
+        x, f, y, g = given
+        return cond(pred, lambda x, _: f(x), lambda _, y: g(y), x, y)
     if not callable(true_fun) or not callable(false_fun):
         raise TypeError("lax.cond: true_fun and false_fun arguments should be callable.")
-    if operand is not None:
-        operands = (operand,)
+    operands = with_operand(operands, operand)
     node = lift(pred, "pred")
     if node.shape:
         raise TypeError(
@@ -468,15 +506,14 @@ def known_value(node: UOp) -> bool:
 
 @api_boundary
 def switch(
-    index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = None
+    index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = MISSING
 ) -> Any:
-    """`branches[clamp(index)](*operands)`; all are staged, one runs."""
+    """`branches[clamp(index)](*operands)`; all are staged, one runs. `operand`: as in `cond`."""
     if not branches:
         raise ValueError("Empty branch sequence")
     if not all(callable(f) for f in branches):
         raise TypeError("lax.switch: branches argument should be a sequence of callables.")
-    if operand is not None:
-        operands = (operand,)
+    operands = with_operand(operands, operand)
     node = lift(index, "index")
     if node.shape:
         raise TypeError(f"Branch index must be scalar, got {index} of shape {node.shape}.")
@@ -491,17 +528,35 @@ def switch(
     return branch("switch", b.cast(clamped, np.int32), tuple(branches), operands)
 
 
+def platform_dependent(
+    *args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]
+) -> Any:
+    """The function for the platform of the program, here that for `cpu`, or the default, of `args`.
+
+    Raises: NotImplementedError if there is neither.
+    """
+    chosen = per_platform.get("cpu", default)
+    if chosen is None:
+        raise NotImplementedError(
+            f"lax.platform_dependent has functions for {', '.join(per_platform) or 'no platform'}, none "
+            "for cpu, and no default."
+        )
+    return chosen(*args)
+
+
 def branch(
     name: str, index: UOp, branches: tuple[Callable[..., Any], ...], operands: tuple[Any, ...]
 ) -> Any:
     """Stage all branches over the same operands and captures."""
-    nodes, tree = lift_leaves(
+    nodes, kinds, passed, tree = lift_with_refs(
         operands, lambda: tree_paths("operands", operands), f"operands of {name}"
     )
-    full = tree_flatten((tree_unflatten(tree, range(len(nodes))), {}))[1]
-    avals = tuple(n.aval for n in nodes)
+    full = tree_flatten((tree_unflatten(tree, range(len(kinds))), {}))[1]
+    avals = [n.aval for n in nodes]
     order = -1 if name == "cond" else 1  # the true branch is staged first
-    traced = [stage_cached(f, full, avals, name) for f in branches[::order]][::order]
+    traced = [
+        stage_cached(f, full, kinds, name).bound(passed, name_of(f)) for f in branches[::order]
+    ][::order]
     first = traced[0]
     for f, t in zip(branches[1:], traced[1:], strict=True):
         if t.out_tree != first.out_tree:

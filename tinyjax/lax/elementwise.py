@@ -14,8 +14,10 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dimension_numbers import AccuracyMode, RoundingMethod, Tolerance
 from tinyjax.core.errors import BroadcastError, DtypeError, make_error
 from tinyjax.core.ops import Op
+from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.tree import tree_map
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -64,13 +66,13 @@ def same_shapes(name: str, nodes: list[UOp]) -> list[UOp]:
             fix=f"jnp.{name} broadcasts; or reshape.",
         )
     try:
-        want = np.broadcast_shapes(*shapes)
+        want = broadcast_shapes(*shapes)
     except ValueError:
         raise make_error(
             BroadcastError,
             f"{name} got incompatible shapes for broadcasting: {', '.join(map(str, shapes))}",
         ) from None
-    return [b.broadcast(n, want) if n.shape and n.shape != want else n for n in nodes]
+    return [b.broadcast(n, want) if n.shape else n for n in nodes]
 
 
 def operands(name: str, *args: ArrayLike) -> list[UOp]:
@@ -78,51 +80,76 @@ def operands(name: str, *args: ArrayLike) -> list[UOp]:
     return same_shapes(name, same_dtypes(name, [lift(a) for a in args]))
 
 
+def _named(apply: Any, name: str, doc: str) -> Any:
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = doc
+    return apply
+
+
 def _unary(op: Op, name: str, doc: str) -> Callable[[ArrayLike], Array]:
-    def apply(x: ArrayLike, accuracy: Any = None) -> Array:
+    def apply(x: ArrayLike) -> Array:
         return finish(UOp(op, (lift(x),)))
 
-    apply.__name__ = apply.__qualname__ = name
-    apply.__doc__ = (
-        f"{doc}\n\nShapes, dtype: unchanged. Raises: TypeError for a dtype the operation lacks."
-    )
-    return apply
+    return _named(apply, name, f"{doc}\n\n{UNARY_NOTE}")  # type: ignore[no-any-return]
+
+
+def _graded(op: Op, name: str, doc: str) -> Callable[..., Array]:
+    """A function of which JAX may be asked for less accuracy, or more."""
+
+    def apply(x: ArrayLike, *, accuracy: Accuracy = None) -> Array:
+        checked_accuracy(accuracy)
+        return finish(UOp(op, (lift(x),)))
+
+    return _named(apply, name, f"{doc}\n\n{UNARY_NOTE}\n{ACCURACY_NOTE}")  # type: ignore[no-any-return]
+
+
+UNARY_NOTE = "Shapes, dtype: unchanged. Raises: TypeError for a dtype the operation lacks."
+ACCURACY_NOTE = (
+    "`accuracy` (a `Tolerance` or `AccuracyMode`) changes nothing: there is one version of the "
+    "function, good to a few units in the last place."
+)
+Accuracy = Tolerance | AccuracyMode | None
+
+
+def checked_accuracy(accuracy: Any) -> None:
+    """Raises: TypeError if it is none."""
+    if accuracy is not None and not isinstance(accuracy, (Tolerance, AccuracyMode)):
+        raise TypeError(f"accuracy must be a Tolerance, an AccuracyMode or None, got {accuracy!r}")
 
 
 def _binary(op: Op, name: str, doc: str) -> Callable[[ArrayLike, ArrayLike], Array]:
     def apply(x: ArrayLike, y: ArrayLike) -> Array:
         return finish(UOp(op, tuple(operands(name, x, y))))
 
-    apply.__name__ = apply.__qualname__ = name
-    apply.__doc__ = f"{doc}\n\nShapes: equal, or a scalar. Dtypes: equal (no promotion)."
-    return apply
+    doc = f"{doc}\n\nShapes: equal, or a scalar. Dtypes: equal (no promotion)."
+    return _named(apply, name, doc)  # type: ignore[no-any-return]
 
 
 neg = _unary(Op.NEG, "neg", "-x.")
 sign = _unary(Op.SIGN, "sign", "-1, 0 or 1; x/|x| for complex.")
 floor = _unary(Op.FLOOR, "floor", "Largest integer <= x.")
 ceil = _unary(Op.CEIL, "ceil", "Smallest integer >= x.")
-exp = _unary(Op.EXP, "exp", "e**x.")
-exp2 = _unary(Op.EXP2, "exp2", "2**x.")
-expm1 = _unary(Op.EXPM1, "expm1", "e**x - 1, accurate near 0.")
-log = _unary(Op.LOG, "log", "Natural logarithm.")
-log1p = _unary(Op.LOG1P, "log1p", "log(1 + x), accurate near 0.")
-sin = _unary(Op.SIN, "sin", "Sine of an angle in radians.")
-cos = _unary(Op.COS, "cos", "Cosine of an angle in radians.")
-tan = _unary(Op.TAN, "tan", "Tangent of an angle in radians.")
+exp = _graded(Op.EXP, "exp", "e**x.")
+exp2 = _graded(Op.EXP2, "exp2", "2**x.")
+expm1 = _graded(Op.EXPM1, "expm1", "e**x - 1, accurate near 0.")
+log = _graded(Op.LOG, "log", "Natural logarithm.")
+log1p = _graded(Op.LOG1P, "log1p", "log(1 + x), accurate near 0.")
+sin = _graded(Op.SIN, "sin", "Sine of an angle in radians.")
+cos = _graded(Op.COS, "cos", "Cosine of an angle in radians.")
+tan = _graded(Op.TAN, "tan", "Tangent of an angle in radians.")
 asin = _unary(Op.ASIN, "asin", "Arc sine.")
 acos = _unary(Op.ACOS, "acos", "Arc cosine.")
 atan = _unary(Op.ATAN, "atan", "Arc tangent.")
 sinh = _unary(Op.SINH, "sinh", "Hyperbolic sine.")
 cosh = _unary(Op.COSH, "cosh", "Hyperbolic cosine.")
-tanh = _unary(Op.TANH, "tanh", "Hyperbolic tangent.")
+tanh = _graded(Op.TANH, "tanh", "Hyperbolic tangent.")
 asinh = _unary(Op.ASINH, "asinh", "Inverse hyperbolic sine.")
 acosh = _unary(Op.ACOSH, "acosh", "Inverse hyperbolic cosine.")
 atanh = _unary(Op.ATANH, "atanh", "Inverse hyperbolic tangent.")
-logistic = _unary(Op.LOGISTIC, "logistic", "1 / (1 + e**-x).")
-sqrt = _unary(Op.SQRT, "sqrt", "Square root.")
-rsqrt = _unary(Op.RSQRT, "rsqrt", "1/sqrt(x).")
-cbrt = _unary(Op.CBRT, "cbrt", "Cube root.")
+logistic = _graded(Op.LOGISTIC, "logistic", "1 / (1 + e**-x).")
+sqrt = _graded(Op.SQRT, "sqrt", "Square root.")
+rsqrt = _graded(Op.RSQRT, "rsqrt", "1/sqrt(x).")
+cbrt = _graded(Op.CBRT, "cbrt", "Cube root.")
 abs = _unary(Op.ABS, "abs", "|x|; real for complex x.")
 is_finite = _unary(Op.IS_FINITE, "is_finite", "Neither infinite nor NaN.")
 bitwise_not = _unary(Op.NOT, "bitwise_not", "~x.")
@@ -136,13 +163,11 @@ digamma = _unary(Op.DIGAMMA, "digamma", "Derivative of lgamma.")
 
 add = _binary(Op.ADD, "add", "x + y.")
 sub = _binary(Op.SUB, "sub", "x - y.")
-mul = _binary(Op.MUL, "mul", "x * y.")
 div = _binary(Op.DIV, "div", "x / y; integers truncate towards zero.")
 rem = _binary(Op.REM, "rem", "Remainder with the sign of x.")
 max = _binary(Op.MAX, "max", "Larger of two; NaN wins.")
 min = _binary(Op.MIN, "min", "Smaller of two; NaN wins.")
 atan2 = _binary(Op.ATAN2, "atan2", "Angle of the point (y, x): atan2(y, x).")
-nextafter = _binary(Op.NEXTAFTER, "nextafter", "Next float from x towards y.")
 bitwise_and = _binary(Op.AND, "bitwise_and", "x & y.")
 bitwise_or = _binary(Op.OR, "bitwise_or", "x | y.")
 bitwise_xor = _binary(Op.XOR, "bitwise_xor", "x ^ y.")
@@ -154,6 +179,24 @@ ne = _binary(Op.CMPNE, "ne", "x != y.")
 lt = _binary(Op.CMPLT, "lt", "x < y.")
 le = _binary(Op.CMPLE, "le", "x <= y.")
 complex = _binary(Op.COMPLEX, "complex", "x + iy from real parts.")
+
+
+def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: Any = None) -> Array:
+    """x * y, of operands converted to `out_dtype` if it is given (they may then differ in dtype).
+
+    Shapes: equal, or a scalar. Dtypes: equal without `out_dtype` (no promotion).
+    """
+    if out_dtype is not None:
+        x, y = (convert_element_type(v, out_dtype) for v in (x, y))
+    return finish(b.mul(*operands("mul", x, y)))
+
+
+def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
+    """Next float from x1 towards x2.
+
+    Shapes: equal, or a scalar. Dtypes: equal (no promotion).
+    """
+    return finish(UOp(Op.NEXTAFTER, tuple(operands("nextafter", x1, x2))))
 
 
 def gt(x: ArrayLike, y: ArrayLike) -> Array:
@@ -168,7 +211,7 @@ def ge(x: ArrayLike, y: ArrayLike) -> Array:
     return finish(b.ge(p, q))
 
 
-def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
+def mulhi(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The high half of the double-width product of integers."""
     p, q = operands("mulhi", x, y)
     if not dtypes.is_integer(p.dtype):
@@ -260,10 +303,12 @@ def pow(x: ArrayLike, y: ArrayLike) -> Array:
     return finish(b.pow_(p, q))
 
 
-def round(x: ArrayLike, rounding_method: Any = 0) -> Array:
-    """To an integral value: method 0 away from zero at ties (JAX's default), 1 to even."""
+def round(
+    x: ArrayLike, rounding_method: RoundingMethod | int = RoundingMethod.AWAY_FROM_ZERO
+) -> Array:
+    """To an integral value; ties go away from zero, or to even."""
     n = lift(x)
-    if int(getattr(rounding_method, "value", rounding_method)) == 1:
+    if RoundingMethod(rounding_method) is RoundingMethod.TO_NEAREST_EVEN:
         return finish(UOp(Op.ROUND, (n,)))
     # Away from zero: trunc(|x| + 1/2) with the sign of x; exact halves only, so that 0.49999997
     # stays.

@@ -116,12 +116,21 @@ def scatter_sub(
     operand: ArrayLike,
     scatter_indices: ArrayLike,
     updates: ArrayLike,
-    dimension_numbers: Any,
-    **options: Any,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
 ) -> Array:
-    """Subtract updates at run-time indices."""
+    """Subtract updates at run-time indices. Updates out of bounds: as in `scatter_add`."""
     return scatter_add(
-        operand, scatter_indices, finish(b.neg(lift(updates))), dimension_numbers, **options
+        operand,
+        scatter_indices,
+        finish(b.neg(lift(updates))),
+        dimension_numbers,
+        indices_are_sorted=indices_are_sorted,
+        unique_indices=unique_indices,
+        mode=mode,
     )
 
 

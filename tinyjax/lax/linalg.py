@@ -83,7 +83,7 @@ def symmetrized(n: UOp) -> UOp:
     return b.mul(b.add(n, adjoint(n)), b.like(n, 0.5))
 
 
-def cholesky(x: ArrayLike, /, *, symmetrize_input: bool = True) -> Array:
+def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
     """Lower L with L L^H = x, for Hermitian positive definite x; NaN otherwise.
 
     With `symmetrize_input` x is replaced by its Hermitian part, so that gradients are Hermitian;
@@ -96,13 +96,15 @@ def cholesky(x: ArrayLike, /, *, symmetrize_input: bool = True) -> Array:
 
 def qr(
     x: ArrayLike,
-    /,
     *,
     pivoting: bool = False,
     full_matrices: bool = True,
     use_magma: bool | None = None,
 ) -> tuple[Array, Array]:
-    """(q, r) with q r = x, q with orthonormal columns, r upper triangular."""
+    """(q, r) with q r = x, q with orthonormal columns, r upper triangular.
+
+    `use_magma` is for GPUs and changes nothing.
+    """
     if pivoting:
         raise ValueError("qr with pivoting=True needs a LAPACK routine that NumPy does not offer")
     n = matrix("qr", x)
@@ -116,7 +118,6 @@ def qr(
 
 def eigh(
     x: ArrayLike,
-    /,
     *,
     lower: bool = True,
     symmetrize_input: bool = True,
@@ -124,7 +125,10 @@ def eigh(
     subset_by_index: tuple[int, int] | None = None,
     implementation: EighImplementation | None = None,
 ) -> tuple[Array, Array]:
-    """(v, w): eigenvectors in columns and ascending eigenvalues of a Hermitian matrix."""
+    """(v, w): eigenvectors in columns and ascending eigenvalues of a Hermitian matrix.
+
+    `sort_eigenvalues` and `implementation` change nothing: it is LAPACK's, which sorts.
+    """
     n = matrix("eigh", x, square=True)
     n = symmetrized(n) if symmetrize_input else n
     size = n.shape[-1]
@@ -139,7 +143,6 @@ def eigh(
 
 def eig(
     x: ArrayLike,
-    /,
     *,
     compute_left_eigenvectors: bool = True,
     compute_right_eigenvectors: bool = True,
@@ -148,6 +151,7 @@ def eig(
     """[w, left vectors, right vectors] of a square matrix, complex; only those asked for.
 
     Left vectors u have u^H x = w u^H; rows of the inverse of the right ones, normalised.
+    `implementation` changes nothing: it is LAPACK's.
     """
     n = matrix("eig", x, square=True)
     kind = dtypes.to_complex_dtype(n.dtype)
@@ -168,14 +172,16 @@ def eig(
 
 def svd(
     x: ArrayLike,
-    /,
     *,
     full_matrices: bool = True,
     compute_uv: bool = True,
     subset_by_index: tuple[int, int] | None = None,
     algorithm: SvdAlgorithm | None = None,
 ) -> Any:
-    """(u, s, vh) with u diag(s) vh = x, s descending; s alone without `compute_uv`."""
+    """(u, s, vh) with u diag(s) vh = x, s descending; s alone without `compute_uv`.
+
+    `algorithm` changes nothing: it is LAPACK's.
+    """
     n = matrix("svd", x)
     rows, columns = n.shape[-2:]
     k = min(rows, columns)
@@ -234,7 +240,7 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
     return finish(host_call("solve", (), [na, nb], [nb.aval.strip_weak_type()])[0])
 
 
-def lu(x: ArrayLike, /) -> list[Array]:
+def lu(x: ArrayLike) -> list[Array]:
     """[lu, pivots, permutation]: x[permutation] = L U, both factors in one matrix."""
     n = matrix("lu", x)
     rows, columns = n.shape[-2:]
@@ -279,7 +285,6 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
 def symmetric_product(
     a_matrix: ArrayLike,
     c_matrix: ArrayLike,
-    /,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -315,12 +320,18 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
 
 
 def tridiagonal_solve(
-    dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike, *, perturbation: Any = None
+    dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike, *, perturb_singular: bool = False
 ) -> Array:
     """x with T x = b, T tridiagonal with diagonals dl (dl[0] unused), d, du (du[-1] unused).
 
     By elimination without pivoting (Thomas), a scan down and a scan up; not for ill-conditioned T.
+    Raises: NotImplementedError for `perturb_singular`, which needs pivots.
     """
+    if perturb_singular:
+        raise NotImplementedError(
+            "tridiagonal_solve eliminates without pivoting and cannot perturb a singular matrix: add "
+            "a small multiple of the identity to d."
+        )
     lower, main, upper, rhs = same_dtypes("tridiagonal_solve", [lift(x) for x in (dl, d, du, b)])
     if not lower.shape == main.shape == upper.shape or rhs.shape[:-1] != main.shape:
         raise ValueError(

@@ -29,7 +29,7 @@ def axes_of(axes: Sequence[int], ndim: int) -> tuple[int, ...]:
 
 
 def _reduce(kind: str, name: str) -> Callable[[ArrayLike, Sequence[int]], Array]:
-    def apply(operand: ArrayLike, axes: Sequence[int], *, out_sharding: Any = None) -> Array:
+    def apply(operand: ArrayLike, axes: Sequence[int]) -> Array:
         n = lift(operand)
         return finish(b.reduce(kind, n, axes_of(axes, n.ndim)))
 
@@ -38,7 +38,15 @@ def _reduce(kind: str, name: str) -> Callable[[ArrayLike, Sequence[int]], Array]
     return apply
 
 
-reduce_sum = _reduce("add", "reduce_sum")
+def reduce_sum(operand: ArrayLike, axes: Sequence[int], *, out_sharding: Any = None) -> Array:
+    """Sum over axes. Dtype: unchanged; narrow floats accumulate in float32.
+
+    `out_sharding` says nothing here: there is one device.
+    """
+    n = lift(operand)
+    return finish(b.reduce("add", n, axes_of(axes, n.ndim)))
+
+
 reduce_prod = _reduce("mul", "reduce_prod")
 reduce_max = _reduce("max", "reduce_max")
 reduce_min = _reduce("min", "reduce_min")
@@ -76,6 +84,7 @@ def reduce(
 
     Known monoids become one reduction; any other function is folded along the flattened axes by
     halving, log2(n) steps.
+    `out_sharding` changes nothing: there is one device.
     """
     leaves, tree = tree_flatten(operands)
     inits, _ = tree_flatten(init_values)
@@ -206,7 +215,10 @@ def approx_max_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> list[Array]:
-    """The k largest and their indices (exact here, so that the options change nothing)."""
+    """The k largest and their indices (exact here, so that the options change nothing).
+
+    They are `recall_target`, `reduction_input_size_override` and `aggregate_to_topk`.
+    """
     return top_k(operand, k, axis=reduction_dimension)
 
 
@@ -218,7 +230,10 @@ def approx_min_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> list[Array]:
-    """The k smallest and their indices (exact here, so that the options change nothing)."""
+    """The k smallest and their indices (exact here, so that the options change nothing).
+
+    They are `recall_target`, `reduction_input_size_override` and `aggregate_to_topk`.
+    """
     n = lift(operand)
     a = axis_number(reduction_dimension, n.ndim)
     values, order = b.sort([n, b.iota(n.shape, a)], a, 1, True)
@@ -377,16 +392,15 @@ def reduce_window(
     init_value: Any,
     computation: Callable[..., Any],
     window_dimensions: Sequence[int],
-    window_strides: Sequence[int] | int = 1,
+    window_strides: Sequence[int] | int | None = None,
     padding: Any = "VALID",
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> Any:
     """Fold each window with a binary function (max and average pooling)."""
     n = lift(operand)
-    strides = (
-        [int(window_strides)] * n.ndim if isinstance(window_strides, int) else list(window_strides)
-    )
+    every = 1 if window_strides is None else window_strides
+    strides = [every] * n.ndim if isinstance(every, int) else list(every)
     init = b.cast(lift(init_value), n.dtype)
     views, inner = windows_of(
         n, init, window_dimensions, strides, padding, base_dilation, window_dilation

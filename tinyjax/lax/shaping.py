@@ -12,9 +12,12 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import DimExpr, as_size
 from tinyjax.core.errors import BroadcastError, ConcatenateError, ReshapeError, make_error
 from tinyjax.core.ops import Op
 from tinyjax.core.rules import padded
+from tinyjax.core.shapes import broadcast_shapes as common_shape
+from tinyjax.core.shapes import reshaped
 from tinyjax.core.tree import tree_map
 from tinyjax.core.uop import UOp, const, const_value
 from tinyjax.engine.array import Array
@@ -25,8 +28,8 @@ ArrayLike = Any
 
 
 def static_shape(shape: Any) -> tuple[int, ...]:
-    """Sizes as Python integers."""
-    return tuple(int(s.__index__()) for s in shape)
+    """Sizes as Python integers, or symbolic ones."""
+    return tuple(map(as_size, shape))
 
 
 def axis_number(axis: Any, ndim: int) -> int:
@@ -44,34 +47,31 @@ def reshape(
     *,
     out_sharding: Any = None,
 ) -> Array:
-    """The same elements in row-major order in another shape (one size may be -1)."""
+    """The same elements in row-major order in another shape (one size may be -1).
+
+    `out_sharding` changes nothing: there is one device.
+    """
     n = lift(operand)
-    sizes = (
-        (int(new_sizes),) if isinstance(new_sizes, (int, np.integer)) else static_shape(new_sizes)
-    )
+    single = isinstance(new_sizes, (int, np.integer, DimExpr))
+    sizes = static_shape((new_sizes,) if single else new_sizes)
     if dimensions is not None:
         n = b.permute(n, tuple(int(d) for d in dimensions))
-    if -1 in sizes:
-        rest = -math.prod(sizes)
-        if sizes.count(-1) > 1 or not rest or n.aval.size % rest:
-            raise make_error(
-                ReshapeError,
-                f"cannot reshape array of shape {n.shape} (size {n.aval.size}) into shape {sizes}",
-                operands={"operand": operand},
-            )
-        sizes = tuple(n.aval.size // rest if s == -1 else s for s in sizes)
-    if math.prod(sizes) != n.aval.size or any(s < 0 for s in sizes):
+    fitting = reshaped(n.shape, sizes)
+    if fitting is None:
+        size = f" (size {math.prod(sizes)})" if all(s >= 0 for s in sizes) else ""
         raise make_error(
             ReshapeError,
-            f"cannot reshape array of shape {n.shape} (size {n.aval.size}) into shape {sizes} "
-            f"(size {math.prod(sizes)})",
+            f"cannot reshape array of shape {n.shape} (size {n.aval.size}) into shape {sizes}{size}",
             operands={"operand": operand},
         )
-    return finish(b.reshape(n, sizes))
+    return finish(b.reshape(n, fitting))
 
 
 def broadcast(operand: ArrayLike, sizes: Sequence[int], *, out_sharding: Any = None) -> Array:
-    """New leading axes of these sizes."""
+    """New leading axes of these sizes.
+
+    `out_sharding` changes nothing: there is one device.
+    """
     n = lift(operand)
     lead = static_shape(sizes)
     return finish(b.broadcast(n, lead + n.shape))
@@ -84,7 +84,10 @@ def broadcast_in_dim(
     *,
     out_sharding: Any = None,
 ) -> Array:
-    """Axis i of the operand becomes axis broadcast_dimensions[i] of `shape`."""
+    """Axis i of the operand becomes axis broadcast_dimensions[i] of `shape`.
+
+    `out_sharding` changes nothing: there is one device.
+    """
     return finish(
         b.expand(lift(operand), static_shape(shape), tuple(int(d) for d in broadcast_dimensions))
     )
@@ -92,7 +95,7 @@ def broadcast_in_dim(
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     """The shape NumPy broadcasting gives."""
-    return tuple(int(s) for s in np.broadcast_shapes(*shapes))
+    return common_shape(*((s,) if isinstance(s, (int, np.integer)) else s for s in shapes))
 
 
 def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
@@ -186,20 +189,20 @@ def slice_in_dim(
     n = lift(operand)
     a = axis_number(axis, n.ndim)
     size = n.shape[a]
-    start = 0 if start_index is None else int(start_index)
-    stop = size if limit_index is None else int(limit_index)
+    start = 0 if start_index is None else as_size(start_index)
+    stop = size if limit_index is None else as_size(limit_index)
     start, stop = (start + size if start < 0 else start), (stop + size if stop < 0 else stop)
-    return finish(b.slice_axis(n, a, start, stop, int(stride)))
+    return finish(b.slice_axis(n, a, start, stop, as_size(stride)))
 
 
 def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
     """One static index along an axis."""
     n = lift(operand)
     a = axis_number(axis, n.ndim)
-    i = int(index)
+    i = as_size(index)
     if not -n.shape[a] <= i < n.shape[a]:
         raise IndexError(f"index {i} is out of bounds for axis {a} with size {n.shape[a]}")
-    i %= n.shape[a]
+    i = i + n.shape[a] if i < 0 else i
     out = b.slice_axis(n, a, i, i + 1)
     return finish(out if keepdims else b.squeeze(out, (a,)))
 
@@ -308,7 +311,7 @@ def dynamic_slice_in_dim(
         "dynamic_slice_in_dim", [start_index], (n.shape[a],), allow_negative_indices
     )
     starts = [b.cast(s, start.dtype) if i != a else start for i, s in enumerate(starts)]
-    sizes = tuple(int(slice_size) if i == a else s for i, s in enumerate(n.shape))
+    sizes = tuple(as_size(slice_size) if i == a else s for i, s in enumerate(n.shape))
     if sizes[a] > n.shape[a]:
         raise TypeError(f"slice size {sizes[a]} is larger than axis {a} of shape {n.shape}")
     return finish(b.dynamic_slice(n, starts, sizes))
@@ -388,7 +391,7 @@ def pad(
 ) -> Array:
     """A border of (low, high, interior) per axis; negative low and high crop."""
     n, value = same_dtypes("pad", [lift(operand), lift(padding_value)])
-    config = [(int(lo), int(hi), int(inner)) for lo, hi, inner in padding_config]
+    config = [(as_size(lo), as_size(hi), as_size(inner)) for lo, hi, inner in padding_config]
     if len(config) != n.ndim or any(inner < 0 for _, _, inner in config):
         raise ValueError(
             f"padding_config needs (low, high, interior >= 0) for each axis of {n.shape}, got "
@@ -417,7 +420,10 @@ def iota(dtype: Any, size: int) -> Array:
 def broadcasted_iota(
     dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None
 ) -> Array:
-    """Position along an axis of a shape."""
+    """Position along an axis of a shape.
+
+    `out_sharding` changes nothing: there is one device.
+    """
     sizes = static_shape(shape)
     kind = dtypes.user_dtype(dtype, "iota")
     if kind == np.bool_ or dtypes.is_key(kind):
@@ -431,7 +437,10 @@ def broadcasted_iota(
 def full(
     shape: Sequence[int], fill_value: ArrayLike, dtype: Any = None, *, sharding: Any = None
 ) -> Array:
-    """A scalar broadcast to a shape."""
+    """A scalar broadcast to a shape.
+
+    `sharding` changes nothing: there is one device.
+    """
     value = lift(fill_value)
     if value.shape:
         raise TypeError(
@@ -443,9 +452,12 @@ def full(
 
 
 def full_like(
-    x: Any, fill_value: ArrayLike, dtype: Any = None, shape: Any = None, *, sharding: Any = None
+    x: Any, fill_value: ArrayLike, dtype: Any = None, shape: Any = None, sharding: Any = None
 ) -> Array:
-    """A scalar broadcast to the shape and dtype of x."""
+    """A scalar broadcast to the shape and dtype of x.
+
+    `sharding` changes nothing: there is one device.
+    """
     of = shaped_abstractify(x)
     value = lift(fill_value)
     if value.shape:
@@ -460,7 +472,10 @@ def full_like(
 
 
 def empty(shape: Sequence[int], dtype: Any, *, out_sharding: Any = None) -> Array:
-    """An array whose values nobody may rely on (zeros here)."""
+    """An array whose values nobody may rely on (zeros here).
+
+    `out_sharding` changes nothing: there is one device.
+    """
     return finish(b.full(static_shape(shape), b.scalar(0, dtypes.user_dtype(dtype, "empty"))))
 
 
@@ -480,9 +495,9 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
     )
 
 
-def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
+def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
     """Equal shapes joined along a new axis."""
-    nodes = same_dtypes("stack", [lift(a) for a in arrays])
+    nodes = same_dtypes("stack", [lift(a) for a in operands])
     if not nodes:
         raise ValueError("stack requires a non-empty sequence of arrays")
     if len({n.shape for n in nodes}) > 1:
@@ -515,9 +530,9 @@ def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
     return finish(b.reshape(spread, tuple(r * s for r, s in zip(counts, n.shape, strict=True))))
 
 
-def broadcast_like(x: ArrayLike, y: ArrayLike) -> Array:
-    """x broadcast to the shape of y; sizes are equal or 1, and ranks may differ at the front."""
-    n, shape = lift(x), lift(y).shape
+def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
+    """`arr` in the shape of `like_arr`; sizes are equal or 1, and ranks may differ at the front."""
+    n, shape = lift(arr), lift(like_arr).shape
     lead = len(shape) - n.ndim
     fits = lead >= 0 and all(
         s in (1, t) for s, t in zip(n.shape, shape[max(lead, 0) :], strict=False)
@@ -526,7 +541,7 @@ def broadcast_like(x: ArrayLike, y: ArrayLike) -> Array:
         raise make_error(
             BroadcastError,
             f"Incompatible shapes for broadcasting: {n.shape} to {shape}",
-            operands={"x": x, "y": y},
+            operands={"arr": arr, "like_arr": like_arr},
         )
     return finish(b.broadcast(n, shape))
 
@@ -549,6 +564,6 @@ def zeros_like_array(x: ArrayLike) -> Array:
     return full_like(x, 0)
 
 
-def optimization_barrier(operand: Any) -> Any:
+def optimization_barrier(operand: Any, /) -> Any:
     """The operand (a tree), not moved or merged across by the compiler."""
     return tree_map(lambda x: finish(UOp(Op.OPTIMIZATION_BARRIER, (lift(x),))), operand)

@@ -11,6 +11,7 @@ variate.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -207,30 +208,37 @@ def variate_slope(a: UOp, x: UOp) -> UOp:
 
 
 def elementwise(
-    name: str, value: Callable[..., UOp], doc: str
+    name: str, names: str, value: Callable[..., UOp], doc: str
 ) -> tuple[Callable[..., Array], custom_jvp]:
-    """A public function that computes in a wide enough dtype, and the custom rule it goes
-    through."""
+    """A public function of arguments with these names that computes in a wide enough dtype, and the
+    custom rule it goes through."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(n, kind) for n in names.split()])
 
     def compute(*args: Array) -> Array:
         return finish(value(*(lift(x) for x in args)))
 
     compute.__name__ = name
+    compute.__signature__ = signature  # type: ignore[attr-defined]
     rule = custom_jvp(compute)
 
-    def apply(*args: ArrayLike) -> Array:
-        nodes, dtype = computed(name, *args)
+    def apply(*args: ArrayLike, **kwargs: ArrayLike) -> Array:
+        try:
+            given = signature.bind(*args, **kwargs).args
+        except TypeError as error:
+            raise TypeError(f"{name}() got other arguments than {signature}: {error}") from None
+        nodes, dtype = computed(name, *given)
         return finish(b.cast(lift(rule(*finish_all(nodes))), dtype))
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = doc
+    apply.__signature__ = signature  # type: ignore[attr-defined]
     return apply, rule
 
 
-def derivative(
-    rule: custom_jvp, slopes: Sequence[Callable[..., UOp] | None], names: Sequence[str]
-) -> None:
+def derivative(rule: custom_jvp, slopes: Sequence[Callable[..., UOp] | None]) -> None:
     """Give a rule its partial derivatives `slope(y, *args)`; None where there is none."""
+    names = tuple(inspect.signature(rule.fun).parameters)
 
     def jvp(primals: Any, tangents: Any) -> Any:
         y = rule(*primals)
@@ -259,20 +267,23 @@ def gamma_density(a: UOp, x: UOp) -> UOp:
 
 igamma, _igamma = elementwise(
     "igamma",
+    "a x",
     lambda a, x: lower_gamma(a, x, upper=False),
     "Regularised lower incomplete gamma function P(a, x); NaN unless a >= 0 and x >= 0.",
 )
 igammac, _igammac = elementwise(
     "igammac",
+    "a x",
     lambda a, x: lower_gamma(a, x, upper=True),
     "Regularised upper incomplete gamma function Q(a, x) = 1 - P(a, x), accurate where it is "
     "small.",
 )
 igamma_grad_a, _igamma_grad_a = elementwise(
-    "igamma_grad_a", gamma_slope, "Derivative of P(a, x) with respect to a."
+    "igamma_grad_a", "a x", gamma_slope, "Derivative of P(a, x) with respect to a."
 )
 random_gamma_grad, _random_gamma_grad = elementwise(
     "random_gamma_grad",
+    "a x",
     variate_slope,
     "Derivative with respect to a of a gamma variate x of shape a, by implicit differentiation.",
 )
@@ -283,14 +294,13 @@ def plain_slope(rule: custom_jvp) -> Callable[..., UOp]:
     return lambda y, *args: lift(rule(*(Array(x) for x in args)))
 
 
-derivative(_igamma, [plain_slope(_igamma_grad_a), lambda y, a, x: gamma_density(a, x)], ("a", "x"))
+derivative(_igamma, [plain_slope(_igamma_grad_a), lambda y, a, x: gamma_density(a, x)])
 derivative(
     _igammac,
     [
         lambda y, a, x: b.neg(plain_slope(_igamma_grad_a)(y, a, x)),
         lambda y, a, x: b.neg(gamma_density(a, x)),
     ],
-    ("a", "x"),
 )
 
 
@@ -299,8 +309,8 @@ def mixed_slope(y: UOp, a: UOp, x: UOp) -> UOp:
     return b.mul(gamma_density(a, x), b.sub(b.log(x), UOp(Op.DIGAMMA, (a,))))
 
 
-derivative(_igamma_grad_a, [None, mixed_slope], ("a", "x"))
-derivative(_random_gamma_grad, [None, None], ("a", "sample"))
+derivative(_igamma_grad_a, [None, mixed_slope])
+derivative(_random_gamma_grad, [None, None])
 
 
 # --- incomplete beta -----------------------------------------------------------------------------
@@ -372,10 +382,11 @@ def beta_density(y: UOp, p: UOp, q: UOp, x: UOp) -> UOp:
 
 betainc, _betainc = elementwise(
     "betainc",
+    "a b x",
     incomplete_beta,
     "Regularised incomplete beta function I_x(a, b); NaN unless a, b > 0 and 0 <= x <= 1.",
 )
-derivative(_betainc, [None, None, beta_density], ("a", "b", "x"))
+derivative(_betainc, [None, None, beta_density])
 
 
 # --- zeta and polygamma --------------------------------------------------------------------------
@@ -424,7 +435,7 @@ def hurwitz(s: UOp, q: UOp) -> UOp:
 
 
 zeta, _zeta = elementwise(
-    "zeta", hurwitz, "Hurwitz zeta function: the sum over k >= 0 of (q + k)**-x, for x > 1."
+    "zeta", "x q", hurwitz, "Hurwitz zeta function: the sum over k >= 0 of (q + k)**-x, for x > 1."
 )
 derivative(
     _zeta,
@@ -432,7 +443,6 @@ derivative(
         None,
         lambda y, s, q: b.neg(b.mul(s, lift(_zeta(Array(b.add(s, b.like(s, 1))), Array(q))))),
     ],
-    ("x", "q"),
 )
 
 
@@ -450,12 +460,11 @@ def polygamma_value(m: UOp, x: UOp) -> UOp:
 
 
 polygamma, _polygamma = elementwise(
-    "polygamma", polygamma_value, "The m-th derivative of digamma at x, for natural m."
+    "polygamma", "m x", polygamma_value, "The m-th derivative of digamma at x, for natural m."
 )
 derivative(
     _polygamma,
     [None, lambda y, m, x: lift(_polygamma(Array(b.add(m, b.like(m, 1))), Array(x)))],
-    ("m", "x"),
 )
 
 
@@ -492,11 +501,13 @@ def scaled_bessel(order: int, x: UOp) -> UOp:
 
 bessel_i0e, _bessel_i0e = elementwise(
     "bessel_i0e",
+    "x",
     lambda x: scaled_bessel(0, x),
     "Exponentially scaled modified Bessel function of order 0: exp(-|x|) I0(x).",
 )
 bessel_i1e, _bessel_i1e = elementwise(
     "bessel_i1e",
+    "x",
     lambda x: scaled_bessel(1, x),
     "Exponentially scaled modified Bessel function of order 1: exp(-|x|) I1(x).",
 )
@@ -513,6 +524,5 @@ def i1e_slope(y: UOp, x: UOp) -> UOp:
 derivative(
     _bessel_i0e,
     [lambda y, x: b.sub(lift(_bessel_i1e(Array(x))), b.mul(b.sign(x), y))],
-    ("x",),
 )
-derivative(_bessel_i1e, [i1e_slope], ("x",))
+derivative(_bessel_i1e, [i1e_slope])

@@ -18,6 +18,7 @@ from tinyjax.core.facts import FALSE, TRUE, ZERO, Form, integer
 from tinyjax.core.intervals import Span
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const, const_value
+from tinyjax.lowering.dims import limit_of
 
 __all__ = ["FALSE", "ZERO", "IndexSpace", "Lin", "both", "index_const", "lit"]
 
@@ -52,7 +53,9 @@ class IndexSpace:
         """A loop variable; one that runs once is the constant 0."""
         if extent == 1:
             return ZERO
-        return (0, ((UOp(Op.RANGE, (integer(extent),), (number, kind)), 1),))
+        limit = limit_of(extent)
+        src = (integer(extent),) if limit is None else (integer(extent), limit)
+        return (0, ((UOp(Op.RANGE, src, (number, kind)), 1),))
 
     def value(self, node: UOp) -> Lin:
         """A scalar of any integer dtype or bool as an index; far outside if it does not fit."""

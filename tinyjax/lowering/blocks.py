@@ -33,6 +33,7 @@ from tinyjax.core.infos import ScanInfo
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const, get, toposort, tuple_of
 from tinyjax.lowering.costs import BLOCK_BYTES, MIN_BLOCK_ROWS, WHOLE_BYTES
+from tinyjax.lowering.dims import is_symbolic_body
 
 INT32 = np.dtype(np.int32)
 LEAVES = frozenset({Op.CONST, Op.IOTA, Op.PARAM})
@@ -42,7 +43,7 @@ def in_row_blocks(body: UOp) -> UOp:
     """The flat body of a composite, or one that computes the same in blocks of rows. Kept on it."""
     found: UOp | None = body.derived.get("row blocks")
     if found is None:
-        cut = choose_cut(body)
+        cut = None if is_symbolic_body(body) else choose_cut(body)  # sizes decide
         found = body if cut is None else cut.loop(body)
         body.derived["row blocks"] = found
     return found

@@ -27,7 +27,7 @@ from tinyjax.core.ops import Op
 from tinyjax.core.rewrite import P, Rules, rewrite
 from tinyjax.core.uop import UOp, const, const_value, toposort
 from tinyjax.lowering.interpret import identity
-from tinyjax.lowering.nest import extent
+from tinyjax.lowering.nest import extent, limit
 from tinyjax.lowering.substitute import substitute
 
 rules = Rules("close_folds")
@@ -101,6 +101,8 @@ class Solved:
 
 def solve(condition: UOp, r: UOp) -> Solved | None:
     """Bounds of r where a condition holds; None if it is no conjunction of such."""
+    if limit(r) is not None:
+        return None
     lows: list[Form] = [(0, ())]
     highs: list[Form] = [(extent(r) - 1, ())]
     at: Form | None = None
@@ -187,10 +189,10 @@ def fold_without_its_range(fold: UOp, value: UOp, ranges: tuple[UOp, ...]) -> UO
     if kind not in PLAIN_KINDS or kind in ("mul", "xor"):
         return None
     below = set(toposort([value]))
-    idle = [r for r in ranges if r not in below]
+    idle = [r for r in ranges if r not in below and limit(r) is None]
     if not idle:
         return None
-    left = with_fold(value, tuple(r for r in ranges if r in below), kind)
+    left = with_fold(value, tuple(r for r in ranges if r not in idle), kind)
     if kind != "add" or value.aval.dtype == BOOL:
         return left
     count = 1
@@ -214,7 +216,7 @@ def sum_of_affine(fold: UOp, value: UOp, ranges: tuple[UOp, ...]) -> UOp | None:
     for r in ranges:
         k = dict(form[1]).get(r, 0)
         others: Form = (form[0], tuple((n, q) for n, q in form[1] if n is not r))
-        if not k or not PLAIN.exact(form) or any(mentions(n, r) for n, _ in others[1]):
+        if limit(r) is not None or not k or not PLAIN.exact(form) or any(mentions(n, r) for n, _ in others[1]):
             continue
         n = extent(r)
         total = PLAIN.plus((k * (n * (n - 1) // 2), ()), PLAIN.scale(others, n))

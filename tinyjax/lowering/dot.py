@@ -19,11 +19,13 @@ The text never depends on sizes: equal layouts share one compiled object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from tinyjax.core.dims import Size
 from tinyjax.lowering.dot_frame import Nest
 from tinyjax.lowering.dot_nest import emit_main, emit_reduce
 from tinyjax.lowering.dot_operands import (
@@ -66,7 +68,8 @@ __all__ = [
     "strided", "strided_store",
 ]  # fmt: skip
 
-Params = Sequence[int]
+Params = Sequence[Any]
+"""Integers, or symbolic sizes among them where only the number of tasks is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,9 @@ class DotSpec:
     """What is fixed about a DOT beside its operands.
 
     `accumulate` is the type of the sums: float32 for narrow floats, int32 for narrow integers.
-    `params_slot` None means the parameters are behind the kernel's `dims` argument.
+    `params_slot` None means the parameters are behind the kernel's `dims` argument. `limits` are
+    sizes (BATCH, M, N, K) that differ from run to run: their places in `dims`. The parameters then
+    hold their upper bounds, for which scratch and tasks are planned.
     """
 
     name: str
@@ -82,6 +87,7 @@ class DotSpec:
     target: DotTarget
     workspace_slot: int
     params_slot: int | None = None
+    limits: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ class KernelStep:
 
     name: str
     ir_text: str
-    tasks: Callable[[Params], int]
+    tasks: Callable[[Params], Size]
     chunk: Callable[[Params], int]  # tasks that are run together
     workspaces: tuple[Workspace, ...]
 
@@ -113,6 +119,7 @@ def gemm_kernels(
     """
     if schedule.swap:
         a, b, out = transposed(b), transposed(a), transposed_store(out)
+    turned = {M: N, N: M} if schedule.swap else {}
     slot = spec.workspace_slot
     acc = type_of(spec.accumulate)
     nest = Nest(
@@ -124,6 +131,7 @@ def gemm_kernels(
         b,
         out,
         spec.params_slot,
+        {turned.get(i, i): number for i, number in spec.limits.items()},
         slot,
         slot + 1,
         slot + 2,
@@ -158,7 +166,7 @@ def gemm_kernels(
 # --------------------------------------------------------- sizes, as functions of the parameters
 
 
-def _panels(schedule: DotSchedule, params: Params, is_a: bool) -> int:
+def _panels(schedule: DotSchedule, params: Params, is_a: bool) -> Any:
     return ceil_div(params[M], schedule.mr) if is_a else ceil_div(params[N], schedule.nr)
 
 
@@ -166,17 +174,17 @@ def _one(_: Params) -> int:
     return 1
 
 
-def _blocks(params: Params) -> int:
+def _blocks(params: Params) -> Any:
     """Tasks of the product: blocks of C, times splits of K."""
     return params[BATCH] * params[SPLITS] * params[ROW_BLOCKS] * params[COL_BLOCKS]
 
 
-def _pack_tasks(schedule: DotSchedule, is_a: bool, shared: bool) -> Callable[[Params], int]:
+def _pack_tasks(schedule: DotSchedule, is_a: bool, shared: bool) -> Callable[[Params], Size]:
     """A panel each."""
     return lambda p: _panels(schedule, p, is_a) * (1 if shared else p[BATCH])
 
 
-def _sum_tasks(schedule: DotSchedule) -> Callable[[Params], int]:
+def _sum_tasks(schedule: DotSchedule) -> Callable[[Params], Size]:
     """A row panel each."""
     return lambda p: p[BATCH] * _panels(schedule, p, True) if p[N] else 0
 

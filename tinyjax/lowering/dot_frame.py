@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinyjax.core import dtypes
@@ -17,6 +17,10 @@ from tinyjax.lowering.dot_operands import (
 )
 from tinyjax.lowering.dot_schedule import (
     BATCH,
+    COL_BLOCKS,
+    K_SPLIT,
+    ROW_BLOCKS,
+    SPLITS,
     DotSchedule,
     DotTarget,
     K,
@@ -50,6 +54,7 @@ class Nest:
     b: Operand
     out: Epilogue
     params_slot: int | None
+    limits: Mapping[int, int]
     a_slot: int
     b_slot: int
     partial_slot: int
@@ -103,10 +108,19 @@ class Kernel:
             self.slots, self.dims, *self.extra = b.args
         slot, schedule = nest.params_slot, nest.schedule
         self.params = self.dims if slot is None else slot_pointer(b, self.slots, slot)
+        self.counts = {i: self.limited(i) for i in nest.limits}
         self.batch, self.m, self.n, self.k = (self.size(i) for i in (BATCH, M, N, K))
-        self.panels = b.udiv(b.add(self.m, schedule.mr - 1), schedule.mr)
-        self.columns = b.udiv(b.add(self.n, schedule.nr - 1), schedule.nr)
+        self.panels = self.divided(self.m, schedule.mr)
+        self.columns = self.divided(self.n, schedule.nr)
         self.k_rows = self.units(self.round_up(self.k, k_align(schedule)))
+        if M in self.counts:
+            self.counts[ROW_BLOCKS] = self.divided(self.panels, max(1, schedule.mc // schedule.mr))
+        if N in self.counts:
+            per_block = max(1, schedule.nc // schedule.nr)
+            self.counts[COL_BLOCKS] = self.divided(self.columns, per_block)
+        if K in self.counts and schedule.split_k:
+            parts = b.udiv(b.add(self.k, b.sub(self.size(K_SPLIT), 1)), self.size(K_SPLIT))
+            self.counts[SPLITS] = b.smax(parts, 1)
 
     def call(self, within: Kernel, args: Sequence[Value]) -> None:
         """Call this function from the kernel it belongs to."""
@@ -116,9 +130,25 @@ class Kernel:
         """Whole groups in k elements."""
         return self.b.udiv(k, self.nest.schedule.group)
 
-    def size(self, index: int) -> Value:
-        """A parameter of the step."""
+    def divided(self, x: Value, y: int) -> Value:
+        """x / y rounded up."""
+        return self.b.udiv(self.b.add(x, y - 1), y)
+
+    def limited(self, index: int) -> Value:
+        """One of the sizes, as the program's `dims` have it."""
         b = self.b
+        return b.load(I64, b.gep(I64, self.dims, self.nest.limits[index]))
+
+    def run_only(self, tasks: Value) -> None:
+        """Leave out the tasks that only the largest sizes have."""
+        if self.counts:
+            self.hi = self.b.smin(self.hi, tasks)
+
+    def size(self, index: int) -> Value:
+        """A parameter of the step; a size that is known at run time is no parameter."""
+        b = self.b
+        if index in self.counts:
+            return self.counts[index]
         return b.load(I64, b.gep(I64, self.params, index), notes="!invariant.load !0")
 
     def round_up(self, x: Value, unit: int) -> Value:

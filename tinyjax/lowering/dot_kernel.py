@@ -6,19 +6,22 @@ The object code depends on dtypes, layouts and the schedule only: sizes and stri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tinyjax.core import dtypes
+from tinyjax.core.dims import Size
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const_value, toposort, tuple_of
+from tinyjax.lowering.dims import Bounded
 from tinyjax.lowering.dot import (
     DOT_PARAMS,
     DotSpec,
     Epilogue,
+    KernelStep,
     Operand,
     Param,
     choose_schedule,
@@ -31,6 +34,7 @@ from tinyjax.lowering.dot import (
 from tinyjax.lowering.dot_expression import computed_operand
 from tinyjax.lowering.dot_layout import View, view_of, view_source
 from tinyjax.lowering.dot_operands import slot_pointer
+from tinyjax.lowering.dot_schedule import BATCH, K, M, N, run_params
 from tinyjax.lowering.expression import Expressions
 from tinyjax.lowering.fusion import base
 from tinyjax.lowering.interpret import interpret
@@ -186,7 +190,10 @@ class DotKernel(Kernel):
             out = epilogue_of(self.body, accumulate, target)
         workspace = self.slots()
         facts = dot_target(target)
-        spec = DotSpec("k", accumulate, facts, workspace, params_slot=workspace + 3)
+        given = {BATCH: batch, M: m, N: n, K: k}
+        limits = {i: s.number for i, s in given.items() if isinstance(s, Bounded)}
+        batch, m, n, k = map(int, given.values())
+        spec = DotSpec("k", accumulate, facts, workspace, workspace + 3, limits)
         schedule = choose_schedule(facts, accumulate, a, b, out, batch=batch, m=m, n=n, k=k)
         params = dot_params(schedule, batch, m, n, k) + tuple(sizes.values)
         steps = gemm_kernels(spec, schedule, a, b, out)
@@ -194,11 +201,19 @@ class DotKernel(Kernel):
         for step in steps:
             for space in step.workspaces:
                 scratch[space.slot - workspace] = space.nbytes(params)
+
+        def units(step: KernelStep) -> Callable[[Callable[[int], Size]], Size]:
+            """The tasks of a step for the sizes of a run."""
+            return lambda of: step.tasks(
+                run_params(schedule, params, {i: of(number) for i, number in limits.items()})
+            )
+
         cycles = float(batch * m * n * k) / target.lanes(accumulate.itemsize)
         return [
             Code(
-                step.ir_text, "vector", step.tasks(params), step.chunk(params), tuple(scratch),
+                step.ir_text, "vector", int(step.tasks(params)), step.chunk(params), tuple(scratch),
                 params, cycles, (f"dot{step.name[1:]}({schedule})",),
+                units(step) if limits else None,
             )
             for step in steps
         ]  # fmt: skip

@@ -19,6 +19,7 @@ from tinyjax.core.infos import DotInfo
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering.affine import ZERO, IndexSpace, Lin
+from tinyjax.lowering.dims import joined
 
 MARKS = (Op.REMAT, Op.OPTIMIZATION_BARRIER)
 VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SLICE, Op.FLIP, Op.WINDOW, *MARKS})
@@ -43,7 +44,7 @@ def canonical_dot(x: UOp, y: UOp, info: DotInfo) -> UOp:
         free_y = _outermost_first(y, free_y) if windows[1] else free_y
 
     def size(node: UOp, axes: tuple[int, ...]) -> int:
-        return math.prod(node.aval.shape[a] for a in axes)
+        return joined([node.aval.shape[a] for a in axes])
 
     b, m, n, k = size(x, bx), size(x, free_x), size(y, free_y), size(x, cx)
     left = _reshape(_permute(x, (*bx, *free_x, *cx)), (b, m, k))

@@ -286,6 +286,8 @@ class _Main:
     def emit(self) -> str:
         """The whole kernel."""
         b, kernel = self.b, self.kernel
+        blocks = b.mul(self.row_blocks, self.col_blocks)
+        kernel.run_only(b.mul(b.mul(kernel.batch, self.splits), blocks))
         with b.loop(kernel.lo, kernel.hi) as task:
             rest, row_block = self.divide(task.index, self.row_blocks)
             rest, col_block = self.divide(rest, self.col_blocks)
@@ -476,6 +478,7 @@ def emit_reduce(nest: Nest) -> str:
     wide, size = vec(acc, lanes), schedule.mr * schedule.nr
     tiles = b.mul(kernel.panels, kernel.columns)
     stride = b.mul(b.mul(kernel.batch, tiles), size)
+    kernel.run_only(b.mul(kernel.batch, kernel.panels))
     with b.loop(kernel.lo, kernel.hi) as task:
         batch = b.udiv(task.index, kernel.panels)
         first = b.mul(b.urem(task.index, kernel.panels), schedule.mr)

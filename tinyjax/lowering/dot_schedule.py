@@ -10,12 +10,14 @@ Source of the blocking: Goto and van de Geijn 2008; BLIS (Van Zee and van de Gei
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from tinyjax.core import dtypes
+from tinyjax.core.dims import Size, maximum
 from tinyjax.lowering.dot_operands import Epilogue, Operand, transposed
 from tinyjax.lowering.target import Target
 
@@ -128,7 +130,7 @@ BATCH, M, N, K, ROW_BLOCKS, COL_BLOCKS, K_BLOCK, K_SPLIT, SPLITS, CHUNK = range(
 DOT_PARAMS = 12  # strides and whatever the callbacks need start here
 
 
-def ceil_div(x: int, y: int) -> int:
+def ceil_div(x: Any, y: int) -> Any:
     """x / y rounded up."""
     return -(-x // y)
 
@@ -164,6 +166,25 @@ def dot_params(schedule: DotSchedule, batch: int, m: int, n: int, k: int) -> tup
     scratch = schedule.kc or schedule.pack_a in ("task", "rows") or schedule.pack_b == "task"
     values[CHUNK] = max(1, ceil_div(tasks, MOST_CHUNKS)) if scratch else 1
     return tuple(values)
+
+
+def run_params(
+    schedule: DotSchedule, params: Sequence[int], sizes: Mapping[int, Size]
+) -> list[Size]:
+    """`dot_params` for a run with these sizes (by BATCH, M, N, K), where they count tasks.
+
+    `params` are those of the largest sizes, whose blocks of K are kept.
+    """
+    values: list[Size] = list(params)
+    turned = {M: N, N: M} if schedule.swap else {}
+    for i, size in sizes.items():
+        values[turned.get(i, i)] = size
+    panels, columns = ceil_div(values[M], schedule.mr), ceil_div(values[N], schedule.nr)
+    values[ROW_BLOCKS] = ceil_div(panels, max(1, schedule.mc // schedule.mr))
+    values[COL_BLOCKS] = ceil_div(columns, max(1, schedule.nc // schedule.nr))
+    if schedule.split_k:
+        values[SPLITS] = maximum(ceil_div(values[K], values[K_SPLIT]), 1)
+    return values
 
 
 MOST_CHUNKS = 48

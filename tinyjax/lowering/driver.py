@@ -33,6 +33,11 @@ Condition = Callable[[Any], bool]
 """Whether something holds of a value; its docstring says what, in the printed list and in errors."""
 
 
+def verify_level() -> int:
+    """How much is checked: `tinyjax_verify`, at least 1 under `jax_enable_checks`."""
+    return max(int(config.tinyjax_verify), int(config.jax_enable_checks))
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A form of the program. `kernels` and `interpret` are for stages that can be run."""
@@ -116,7 +121,7 @@ class Passes(tuple[Pass, ...]):
 
 def run(passes: Iterable[Pass], value: Any, **context: Any) -> Any:
     """A value after these passes. Raises: StageError naming the pass that broke something."""
-    watched = recording() or config.tinyjax_verify
+    watched = recording() or verify_level()
     for p in passes:
         apply = _watched if watched else Pass.__call__
         if type(value) is tuple:
@@ -133,7 +138,7 @@ def _several(value: Any) -> Iterator[Any]:
 def _watched(p: Pass, value: Any, context: Mapping[str, Any]) -> Any:
     """Apply a pass under checks and into the open logs."""
     takes = p.takes
-    if config.tinyjax_verify:
+    if verify_level():
         _require(p, p.before, value, "needs")
         wanted = _results(takes, [value])  # now: some passes work in place
     if not recording():
@@ -161,7 +166,7 @@ def _watched(p: Pass, value: Any, context: Mapping[str, Any]) -> Any:
                 "\n\n".join(map(p.gives.show, results)),
             )
         )
-    if config.tinyjax_verify:
+    if verify_level():
         try:
             for each in _several(made):
                 p.gives.verify(each)
@@ -184,7 +189,7 @@ def _require(p: Pass, condition: Condition | None, value: Any, word: str) -> Non
 def _results(stage: Stage, values: Sequence[Any]) -> Any:
     """Level 2: what these values, run one after the other, leave in made-up buffers."""
     interpret = stage.interpret
-    if interpret is None or stage.kernels is None or config.tinyjax_verify < 2:
+    if interpret is None or stage.kernels is None or verify_level() < 2:
         return None
     sinks = [k for x in values for k in stage.kernels(x)]
 

@@ -14,7 +14,7 @@ register of an int64 node may therefore be int32 (`Emitter.same_width` evens the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tinyjax.core.ops import Op
@@ -148,6 +148,8 @@ class Emitter:
             made = self.loop_variable(node)
         elif node.op is Op.LOAD:
             made = memory.load(self, node)
+        elif node.op is Op.DIM:
+            made = [Register(INT64, self.dimension(node.arg.number))]
         elif node.op is Op.GETTUPLE:
             made = [parts[node.arg] for parts in self.memo[node.src[0], "parts"]]
         elif node.op is Op.PREFIX:
@@ -162,6 +164,11 @@ class Emitter:
             memory.write_row(self, self.keeps[node], made)
         self.remember(node, made)
         return made
+
+    def dimension(self, number: int) -> Value:
+        """A symbolic size of the program."""
+        place = self.b.gep(I64, self.b.args[1], number)
+        return self.b.load(I64, place)
 
     def loop_variable(self, node: UOp) -> list[Register]:
         """A RANGE as a value: its base, plus 0, 1, ... over the lanes."""
@@ -274,6 +281,9 @@ class Emitter:
 
     def parts(self, loop: Loop) -> None:
         """Main part, left-over vectors, masked tail, for a loop that runs from 0 to its extent."""
+        if loop.limit is not None:
+            self.ragged_parts(loop, irtext.const(I64, 0), self.steps_of(loop))
+            return
         self.prepare(loop)
         if loop.columns:
             columns.emit(self, loop, irtext.const(I64, 0), irtext.const(I64, loop.extent))
@@ -291,6 +301,32 @@ class Emitter:
             at = irtext.const(I64, whole)
             self.part(loop, at, irtext.const(I64, whole + loop.lanes), 1, self.tail_mask(loop))
 
+    def steps_of(self, loop: Loop) -> Value:
+        """How many iterations a loop makes."""
+        if loop.limit is None:
+            return irtext.const(I64, loop.extent)
+        count = self.scalars.cast(self.value(loop.limit, False)[0], INT64).value
+        assert count is not None
+        return self.b.smin(count, loop.extent)
+
+    def ragged_parts(self, loop: Loop, low: Value, high: Value) -> None:
+        """Whole steps, vectors and a masked vector of [low, high), which nothing is known of."""
+        b = self.b
+        self.prepare(loop)
+        high = b.smax(high, low)
+        if loop.columns:
+            columns.emit(self, loop, low, high)
+            return
+        count, at = b.sub(high, low), low
+        for copies in dict.fromkeys((loop.copies, 1)):
+            step = loop.lanes * copies
+            end = b.sub(high, b.urem(count, irtext.const(I64, step))) if step > 1 else high
+            self.part(loop, at, end, copies)
+            at = end
+        if loop.lanes > 1:
+            mask = b.first_lanes(b.sub(high, at), loop.lanes)
+            self.part(loop, at, high, 1, mask)
+
     def tail_mask(self, loop: Loop) -> Value | None:
         """Which lanes of a loop's last, partial vector exist; None if there is no such vector."""
         left = loop.extent % loop.lanes
@@ -299,6 +335,9 @@ class Emitter:
     def bounded_parts(self, loop: Loop, low: Value, high: Value) -> None:
         """The same between two bounds known at run time; `low` is a multiple of a whole step."""
         b = self.b
+        if loop.limit is not None:
+            self.ragged_parts(loop, low, b.smin(high, self.steps_of(loop)))
+            return
         self.prepare(loop)
         if loop.columns:
             columns.emit(self, loop, low, high)
@@ -351,11 +390,15 @@ class Emitter:
         self.prepare(loop)
         self.open.append(loop.range)
         self.base[loop.range] = Bases(self.b, at[0])
-        for line in loop.lines:
-            if isinstance(line, Loop):
-                self._nested(loops[1:], at[1:], low, high)
-            elif isinstance(line, UOp) and self.used_as_value(line):
-                self.evaluate(line)
+        with ExitStack() as stack:
+            if loop.limit is not None:
+                stack.enter_context(self.b.if_(self.b.cmp("slt", at[0], self.steps_of(loop))))
+                stack.enter_context(self.scope())
+            for line in loop.lines:
+                if isinstance(line, Loop):
+                    self._nested(loops[1:], at[1:], low, high)
+                elif isinstance(line, UOp) and self.used_as_value(line):
+                    self.evaluate(line)
         self.open.pop()
 
     @contextmanager

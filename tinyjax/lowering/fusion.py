@@ -28,18 +28,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tinyjax.core.avals import Aval
+from tinyjax.core.errors import LoweringError
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, param, toposort, tuple_of
 from tinyjax.lowering import costs
+from tinyjax.lowering.dims import nest_together
 from tinyjax.lowering.dot_layout import can_be_packed, view_source
 from tinyjax.lowering.dot_schedule import SKINNY
-from tinyjax.lowering.inline import LoweringError
 
 LEAVES = frozenset({Op.PARAM, Op.CONST})
+FREE = frozenset({Op.CONST, Op.DIM})
+"""Leaves that are no buffers."""
 MAPS = ELEMENTWISE | frozenset(
     {
         Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SLICE, Op.FLIP, Op.CONCAT, Op.WINDOW, Op.IOTA,
-        Op.GATHER, Op.DYNAMIC_SLICE, Op.RANDOM_BITS, Op.REMAT, Op.OPTIMIZATION_BARRIER,
+        Op.GATHER, Op.DYNAMIC_SLICE, Op.RANDOM_BITS, Op.REMAT, Op.OPTIMIZATION_BARRIER, Op.DIM,
     }
 )  # fmt: skip
 MOVED = frozenset({Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SLICE, Op.FLIP, Op.WINDOW})
@@ -291,7 +294,7 @@ class _Planner:
 
     def reads(self, group: int, node: UOp, access: _Access) -> None:
         """Record that a group wants `node` (not a constant)."""
-        if node.op is Op.CONST:
+        if node.op in FREE:
             return
         self.frontier[group].add(node)
         found = self.uses[node].get(group)
@@ -330,7 +333,7 @@ class _Planner:
         g = self.groups[group]
         if g.nodes >= costs.MAX_NODES:
             return False
-        wanted = {s for s in node.src if s.op is not Op.CONST}
+        wanted = {s for s in node.src if s.op not in FREE}
         return len((self.frontier[group] - {node}) | wanted) + len(g.outputs) < costs.MAX_BUFFERS
 
     # --- siblings -------------------------------------------------------------------------------
@@ -357,8 +360,11 @@ class _Planner:
                     return
 
     def same_loops(self, a: Group, b: Group) -> bool:
-        sizes = {o.aval.size for o in (*a.outputs, *b.outputs)}
-        return len(sizes) == 1 and a.loops == b.loops and a.late == b.late
+        shapes = [o.aval for o in (*a.outputs, *b.outputs)]
+        alike = all(
+            x.size == shapes[0].size and nest_together(x.shape, shapes[0].shape) for x in shapes
+        )
+        return alike and a.loops == b.loops and a.late == b.late
 
     def may_merge(self, a: int, b: int) -> bool:
         if self.after[a] >> b & 1 or self.after[b] >> a & 1:
@@ -521,7 +527,7 @@ class _Planner:
         """Give a contraction to the elementwise group that reads it, or a group of its own."""
         uses = self.uses[node]
         for g in self.candidates(node):
-            if self.may_be_epilogue(g, node.aval.size):
+            if self.may_be_epilogue(g, node.aval):
                 self.groups[g].kind = CONTRACTION
                 if len(uses) == 1 and node not in self.must:
                     self.evaluate(node, g, uses[g])
@@ -537,10 +543,12 @@ class _Planner:
             self.evaluate(node, mover, uses[mover])
             self.say(node, f"inline in {mover}", "stored where it is moved to")
 
-    def may_be_epilogue(self, group: int, size: int) -> bool:
-        """Whether a group is elementwise over `size` elements and small."""
+    def may_be_epilogue(self, group: int, of: Aval) -> bool:
+        """Whether a group is elementwise over as many elements and small."""
         g = self.groups[group]
-        same = all(o.aval.size == size for o in g.outputs)
+        same = all(
+            o.aval.size == of.size and nest_together(o.aval.shape, of.shape) for o in g.outputs
+        )
         return g.kind == LOOP and same and not g.loops and g.nodes <= costs.MAX_EPILOGUE
 
     def only_moved_by(self, node: UOp) -> int | None:
@@ -577,6 +585,8 @@ class _Planner:
         size = node.aval.size
         sizes = [o.aval.size for o in group.outputs]
         if any(max(size, s) % max(min(size, s), 1) for s in sizes):
+            return False
+        if not all(nest_together(node.aval.shape, o.aval.shape) for o in group.outputs):
             return False
         rows, total = min(size, *sizes), max(_read_size(node), *sizes)
         same = rows == max(size, *sizes) and size <= min(sizes)
@@ -617,7 +627,7 @@ class _Planner:
         for g in self.candidates(node):
             loads = load - times[g] * costs.CHEAP_NS
             cost = evaluate[g] + read + len(uses) * move + loads
-            if node in self.over_dot and self.may_be_epilogue(g, size):
+            if node in self.over_dot and self.may_be_epilogue(g, node.aval):
                 cost -= 2 * move
             ways.append((cost, "reader", g))
         own = work + read + (1 + len(uses)) * move + load + costs.LAUNCH_NS
@@ -678,7 +688,7 @@ def _operand_accesses(node: UOp, access: _Access, level: int) -> list[tuple[UOp,
     op, size, evals = node.op, node.aval.size if isinstance(node.aval, Aval) else 0, access.evals
     out: list[tuple[UOp, _Access]] = []
     for i, s in enumerate(node.operands):
-        if s.op is Op.CONST:
+        if s.op in FREE:
             continue
         if s.aval.size == 1 if isinstance(s.aval, Aval) else False:
             inner = _Access(True, 1)

@@ -27,7 +27,7 @@ from tinyjax.core.ops import Op
 from tinyjax.core.rewrite import P, Rules, rewrite
 from tinyjax.core.uop import UOp, const, const_value, toposort
 from tinyjax.lowering.collapse import is_identity, without_minus_zero
-from tinyjax.lowering.nest import extent, fold_operands, ranges_of
+from tinyjax.lowering.nest import extent, fold_operands, limit, ranges_of
 from tinyjax.lowering.substitute import substitute
 from tinyjax.lowering.target import Target
 
@@ -205,14 +205,16 @@ def shrink_ranges(sink: UOp) -> UOp:
         if any(c is TRUE for c in conditions):
             continue
         low, high = guarded_span(r, conditions)
+        if limit(r) is not None:
+            low, high = 0, max(high, 1)  # the limit counts from the start and may be 0
         if (low, high) == (0, extent(r) - 1):
             continue
-        shorter = UOp(Op.RANGE, (integer(high - low + 1),), r.arg)
+        shorter = UOp(Op.RANGE, (integer(high - low + 1), *r.src[1:]), r.arg)
         values[r] = add(shorter, integer(low))
         closes[r] = (shorter,)
     if not values:
         return sink
-    single = {r for r, (x,) in closes.items() if extent(x) == 1}
+    single = {r for r, (x,) in closes.items() if extent(x) == 1 and limit(x) is None}
     last: dict[UOp, UOp] = {}
     for f in folds:  # the loop around the only value left vanishes, and with it where it starts
         if single.issuperset(ranges_of(f)):

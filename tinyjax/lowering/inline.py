@@ -25,6 +25,7 @@ import numpy as np
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.composites import KIND
+from tinyjax.core.errors import LoweringError
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const, get, param, toposort, tuple_of
 from tinyjax.lowering.blocks import in_row_blocks
@@ -32,10 +33,6 @@ from tinyjax.lowering.blocks import in_row_blocks
 UINT32 = np.dtype(np.uint32)
 INT64 = np.dtype(np.int64)
 ERASED = frozenset({Op.STOP_GRADIENT, Op.NAME, Op.PCAST, Op.KEY_WRAP, Op.KEY_UNWRAP})
-
-
-class LoweringError(TypeError):
-    """A node that has no lowering; says which and why."""
 
 
 def storage_aval(of: Aval) -> Aval:

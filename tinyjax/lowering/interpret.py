@@ -48,7 +48,7 @@ def free_ranges(nodes: Sequence[UOp]) -> dict[UOp, Ranges]:
         for source in node.src:
             found |= free[source]
         if node.op in (Op.FOLD, Op.END):
-            found -= frozenset(s for s in node.src if s.op is Op.RANGE)
+            found -= frozenset(ranges_of(node))
         free[node] = found
     return free
 
@@ -254,10 +254,13 @@ def interpret_nest(nest: Nest, buffers: Buffers) -> None:
         if isinstance(line, Loop):
             for fold in line.starts:
                 totals[fold] = None
+            outside = len(values)
             for i in range(line.extent):
                 env[line.range] = i
                 for inner in line.lines:
                     step(inner)
+                while len(values) > outside:  # an index may hold a node that is a later line
+                    values.popitem()
             del env[line.range]
         elif isinstance(line, Accumulate):
             new = tuple(value(s) for s in fold_operands(line.fold))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from tinyjax.core.dims import Size
 from tinyjax.lowering.target import Target
 
 
@@ -18,6 +19,8 @@ class Code:
 
     Its slots are those of the kernel, then one per entry of `scratch` (bytes each), then, if there
     are `params`, the address of these int64. `actions` are the decisions it was made by.
+    `units` are the units of a run where they may be fewer than `total`: of the sizes of the
+    program, by their numbers.
     """
 
     ir_text: str
@@ -28,6 +31,7 @@ class Code:
     params: tuple[int, ...] = ()
     cycles: float = 0.0
     actions: tuple[str, ...] = ()
+    units: Callable[[Callable[[int], Size]], Size] | None = None
 
 
 class Kernel(ABC):

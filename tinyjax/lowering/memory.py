@@ -210,6 +210,8 @@ def is_transposed(e: Emitter, index: UOp) -> bool:
     if e.copies != e.lanes or e.jam_bit == e.vec_bit:
         return False
     terms = e.indexing.linear(index.src[1])[1]
+    if any(a.op is not Op.RANGE and e.free[a] & e.jam_bit for a in terms):
+        return False  # copies are not a constant step apart
     by_bit = {1 << a.arg[0]: c for a, c in terms.items() if a.op is Op.RANGE}
     return by_bit.get(e.jam_bit) == 1 and by_bit.get(e.vec_bit, 1) not in (0, 1)
 

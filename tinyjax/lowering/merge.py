@@ -7,24 +7,26 @@ whatever their rank, and a reduction over several dense axes is one reduction.
 
 from __future__ import annotations
 
-from tinyjax.core.integers import integer, linear
+from tinyjax.core.integers import integer, linear, mul
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, toposort
-from tinyjax.lowering.nest import extent, is_index, ranges_of
+from tinyjax.lowering.nest import extent, is_index, limit, ranges_of
 from tinyjax.lowering.substitute import substitute
 
 
 def _affine_roots(order: list[UOp]) -> list[UOp]:
-    """Index expressions as a whole: int64 operands of nodes that are not index additions.
+    """Index expressions as a whole: int64 operands of nodes that are not parts of a sum.
 
-    Those inside the atoms of a form that the kernel itself does not hold are looked at as well.
+    Those inside the atoms of a form that the kernel itself does not hold are looked at as well. A
+    product of two atoms is itself an atom: walked as one range, `r*r` is another function.
     """
     found: dict[UOp, None] = {}
     seen = set(order)
     queue = list(order)
     for node in queue:  # grows
         if node.op in (Op.ADD, Op.SUB, Op.MUL, Op.NEG) and is_index(node):
-            continue
+            if linear(node) != (0, ((node, 1),)):
+                continue
         if node.op in (Op.END, Op.RANGE):
             continue
         skip = ranges_of(node) if node.op is Op.FOLD else ()
@@ -50,6 +52,7 @@ def merge_ranges(sink: UOp) -> UOp:
     forms = [dict(linear(root)[1]) for root in _affine_roots(order)] if len(live) > 1 else []
     # The coefficient vector of each range, and the sets of ranges closed together.
     size = {r: extent(r) for r in live}
+    limits = {r: bound for r in live if (bound := limit(r)) is not None}
     coefficients = {r: tuple(f.get(r, 0) for f in forms) for r in live}
     closed = [
         tuple(r for r in ranges_of(n) if r in size) for n in order if n.op in (Op.END, Op.FOLD)
@@ -59,7 +62,7 @@ def merge_ranges(sink: UOp) -> UOp:
     while changed:
         changed = False
         for inner in list(live):
-            if inner in fixed or inner.arg[1] == "serial":
+            if inner in fixed or inner.arg[1] == "serial" or inner in limits:
                 continue
             scaled = tuple(c * size[inner] for c in coefficients[inner])
             for outer in live:
@@ -72,6 +75,8 @@ def merge_ranges(sink: UOp) -> UOp:
                     and outer not in fixed
                 ):
                     mapping[outer] = integer(0)
+                    if outer in limits:
+                        limits[inner] = mul(limits.pop(outer), integer(size[inner]))
                     size[inner] *= size[outer]
                     live.remove(outer)
                     changed = True
@@ -80,5 +85,6 @@ def merge_ranges(sink: UOp) -> UOp:
                 break
     for r in live:
         if size[r] != extent(r):
-            mapping[r] = UOp(Op.RANGE, (integer(size[r]),), r.arg)
+            bound = (limits[r],) if r in limits else ()
+            mapping[r] = UOp(Op.RANGE, (integer(size[r]), *bound), r.arg)
     return substitute(sink, mapping)

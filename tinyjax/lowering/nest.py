@@ -32,13 +32,18 @@ KEPT_CYCLES = 10
 KEPT_BYTES, KEPT_BUFFERS = 16 << 10, 4
 """Size of a row buffer (a half of the smallest L1) and how many of them a kernel may have."""
 
-UNPLACED = frozenset({Op.CONST, Op.RANGE, Op.PARAM})
+UNPLACED = frozenset({Op.CONST, Op.RANGE, Op.PARAM, Op.DIM})
 """Never lines: constants and loop variables are made where they are used."""
 
 
 def extent(node: UOp) -> int:
-    """Number of iterations of a RANGE."""
+    """Number of iterations of a RANGE, at most if it has a limit."""
     return int(const_value(node.src[0]))
+
+
+def limit(node: UOp) -> UOp | None:
+    """The number of iterations of a RANGE that is known at run time: a product of DIMs."""
+    return node.src[1] if len(node.src) > 1 else None
 
 
 def ranges_of(node: UOp) -> list[UOp]:
@@ -95,6 +100,11 @@ class Loop:
     def extent(self) -> int:
         """Number of iterations."""
         return extent(self.range)
+
+    @property
+    def limit(self) -> UOp | None:
+        """Iterations of this run, if they are fewer than the extent."""
+        return limit(self.range)
 
     @property
     def kind(self) -> str:

@@ -2,9 +2,13 @@
 
 Groups are placed last to first: of those whose readers are all placed, the one that makes the
 fewest bytes live (what it reads and nobody reads later, minus what it writes). So a recomputation
-behind REMAT comes right before its reader and a weight gradient as soon as its operands are there.
-Ties keep the program's order. An update in place comes after the readers of the old value, unless
-that closes a cycle.
+behind REMAT comes right before its reader. Ties keep the program's order. An update in place comes
+after the readers of the old value, unless that closes a cycle.
+
+What makes nothing but results (weight gradients) then moves to where its operands are there: seen
+from the end, each of them looks cheap, and all of them together keep the operands of every layer.
+Results have memory of their own, so bytes are never more at any time. It stays behind those readers
+of a parameter that it may be written over.
 
 Cost: linear in groups and buffers, apart from a heap.
 """
@@ -64,7 +68,8 @@ def order_groups(fusion: FusionPlan) -> Ordered:
             for r in readers.get(g.inputs[0], ()):
                 if r != i and not add_edge(r, i):
                     blocked[g.outputs[0]] = f"{title_of(groups[r])} reads the old value later"
-    order = _last_to_first(groups, before, writer, flat)
+    kept = {source_of(base(o)) for o in flat.src}
+    order = _results_early(groups, before, kept, _last_to_first(groups, before, kept))
     position = {g: p for p, g in enumerate(order)}
     last_read = {n: max(position[r] for r in rs) for n, rs in readers.items()}
     return Ordered(flat, fusion, [groups[g] for g in order], last_read, blocked)
@@ -90,16 +95,13 @@ def _bytes(node: UOp) -> int:
     return int(node.aval.nbytes)
 
 
-def _last_to_first(
-    groups: Sequence[Group], before: list[set[int]], writer: dict[UOp, int], flat: UOp
-) -> list[int]:
-    """The order described above, as group numbers from first to last."""
+def _last_to_first(groups: Sequence[Group], before: list[set[int]], kept: set[UOp]) -> list[int]:
+    """The greedy order, as group numbers from first to last; `kept` are the results."""
     waiting = [0] * len(groups)
     for sources in before:
         for w in sources:
             waiting[w] += 1
-    kept = {source_of(base(o)) for o in flat.src}
-    live: set[UOp] = set(kept)
+    live = set(kept)
     touching: dict[UOp, list[int]] = {}
     for i, g in enumerate(groups):
         for n in g.inputs:
@@ -135,3 +137,36 @@ def _last_to_first(
     assert len(order) == len(groups), "the order of the groups has a cycle"
     order.reverse()
     return order
+
+
+def _results_early(
+    groups: Sequence[Group], before: list[set[int]], kept: set[UOp], order: Sequence[int]
+) -> list[int]:
+    """`order`, groups that make results alone moved to the first place where they can run."""
+    readers: dict[UOp, list[int]] = {}  # of parameters, so far
+    waiting: dict[int, int] = {}
+    waited: dict[int, list[int]] = {}
+    for i in order:
+        params = [n for n in groups[i].inputs if n.op is Op.PARAM]
+        if kept.issuperset(groups[i].outputs):
+            kinds = {o.aval for o in groups[i].outputs}
+            over = {r for n in params if n.aval in kinds for r in readers.get(n, ())}
+            needed = before[i] | over
+            waiting[i] = len(needed)
+            for w in needed:
+                waited.setdefault(w, []).append(i)
+        for n in params:
+            readers.setdefault(n, []).append(i)
+    early: dict[int, None] = {}
+    for i in order:
+        ready = [i]
+        while ready:
+            g = ready.pop()
+            if g in early:
+                continue
+            early[g] = None
+            for r in waited.get(g, ()):
+                waiting[r] -= 1
+                if not waiting[r]:
+                    ready.append(r)
+    return list(early)

@@ -30,10 +30,12 @@ from typing import Any, TypeAlias
 
 from tinyjax.core.avals import Aval, TupleAval
 from tinyjax.core.body import params_of
+from tinyjax.core.errors import LoweringError
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp
+from tinyjax.lowering.dims import Bounded, Sizes
 from tinyjax.lowering.fusion import ROUTINE, UPDATE, FusionPlan, Group, base
-from tinyjax.lowering.inline import LoweringError, storage_aval
+from tinyjax.lowering.inline import storage_aval
 from tinyjax.lowering.order import Ordered
 from tinyjax.lowering.passes import schedule_of
 
@@ -95,6 +97,7 @@ class Nested:
 
     body: UOp
     slots: tuple[Slot, ...]
+    sizes: tuple[int, ...] = ()  # the numbers of its sizes among the caller's
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +106,17 @@ class Move:
 
     dst: Slot
     src: Slot
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """dst = src + offset bytes, for a pointer slot."""
+    """dst = src + offset bytes, for a pointer slot; offset * stride if it is a run's size."""
 
     dst: Slot
     src: Slot
     offset: int = 0
+    stride: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +179,15 @@ class Plan:
     fusions: list[tuple[str, FusionPlan]] = field(default_factory=list)
 
 
-def plan(body: UOp, num_inputs: int, owned: frozenset[int] = frozenset()) -> Plan:
-    """Plan a closed body with this many inputs; those in `owned` (donated) may be overwritten."""
-    return _Planner(body, num_inputs, owned).plan
+def plan(
+    body: UOp, num_inputs: int, owned: frozenset[int] = frozenset(), sizes: Sizes | None = None
+) -> Plan:
+    """Plan a closed body with this many inputs; those in `owned` (donated) may be overwritten.
+
+    `sizes` numbers the symbolic sizes of the body; with any, nothing is overwritten.
+    """
+    sizes = Sizes() if sizes is None else sizes
+    return _Planner(body, num_inputs, frozenset() if sizes else owned, sizes).plan
 
 
 # --- the planner --------------------------------------------------------------------------------
@@ -185,7 +196,10 @@ def plan(body: UOp, num_inputs: int, owned: frozenset[int] = frozenset()) -> Pla
 class _Planner:
     """Walks the scheduled groups of a body and, inside loops, of its bodies."""
 
-    def __init__(self, body: UOp, num_inputs: int, owned: frozenset[int]) -> None:
+    def __init__(
+        self, body: UOp, num_inputs: int, owned: frozenset[int], sizes: Sizes
+    ) -> None:
+        self.sizes = sizes
         self.clock = 0
         self.arena: list[Slot] = []
         self.pointers: list[Slot] = []
@@ -222,6 +236,15 @@ class _Planner:
         slot = Slot("pointer", of, f"p{len(self.pointers)}", self.clock, self.clock, behind=behind)
         self.pointers.append(slot)
         return slot
+
+    def move(self, dst: Slot, src: Slot) -> Move:
+        """Copy a value; of an argument or result with a symbolic size only what there is."""
+        of = dst.aval
+        whole: int = dst.nbytes
+        lead = next((s for s in of.shape if s != 1), 1)
+        if isinstance(lead, Bounded) and not {dst.kind, src.kind}.isdisjoint(("input", "output")):
+            whole = self.sizes.multiple(lead, dst.nbytes // int(lead))
+        return Move(dst, src, whole)
 
     def use(self, slot: Slot) -> Slot:
         """Note a use now, by the open loops as well."""
@@ -440,7 +463,7 @@ class _BodyPlanner:
         title = f"{self.name}: {node.op.name.lower()} {node.aval.str_short()}"
         if why:
             new = self.written(node, node.aval)
-            self.steps.append(Move(new, old))
+            self.steps.append(self.planner.move(new, old))
             self.planner.clock += 1
             self.planner.use(new)
             self.planner.notes.append(f"{title} copies its operand: {why}")
@@ -467,7 +490,7 @@ class _BodyPlanner:
             elif source is not slot:
                 self.planner.use(source)
                 self.planner.use(slot)
-                self.steps.append(Move(slot, source))
+                self.steps.append(self.planner.move(slot, source))
                 why = "an input" if node.op is Op.PARAM else "also another output"
                 if self.name == "main":
                     self.planner.notes.append(f"{slot.name} is copied: it is {why}")
@@ -503,7 +526,8 @@ class _BodyPlanner:
         elif node.op is Op.COND:
             self.cond(node, args, results)
         elif node.op is Op.CALL:
-            self.steps.append(Nested(node.src[0], (*args, *results)))
+            sizes = node.arg.params[1:] if node.arg.params[:1] == ("sizes",) else ()
+            self.steps.append(Nested(node.src[0], (*args, *results), sizes))
         elif node.op in (Op.SORT, Op.FFT, Op.HOST_CALL, Op.CALLBACK, Op.CHECK, Op.COPY):
             self.steps.append(Routine(node, (*results, *args), len(results)))
         else:
@@ -535,6 +559,7 @@ class _BodyPlanner:
         here: list[Slot] = []  # where a carry is read
         there: list[Slot] = []  # where its next value is written
         swaps: list[Swap] = []
+        ends: list[tuple[Slot, Slot]] = []  # where a carry ends is known at run time only
         owned: set[int] = set()
         for i, (start, result) in enumerate(zip(init, results, strict=False)):
             if not result.nbytes:
@@ -549,7 +574,8 @@ class _BodyPlanner:
                 planner.notes.append(f"{self.name}: scan carry {i} stays in {result.name}")
                 continue
             other = planner.temporary(result.aval)
-            first, second = (result, other) if length % 2 == 0 else (other, result)
+            even = isinstance(length, Bounded) or length % 2 == 0
+            first, second = (result, other) if even else (other, result)
             self.move(first, start)
             a = planner.pointer(result.aval, result, other)
             b = planner.pointer(result.aval, result, other)
@@ -557,14 +583,20 @@ class _BodyPlanner:
             here.append(a)
             there.append(b)
             swaps.append(Swap(a, b))
+            if isinstance(length, Bounded):
+                ends.append((result, a))
         advances: list[Advance] = []
         elements: list[Slot] = []
         stacked = [s.aval for s in node.operands[nc + nk :]] + list(node.aval.elts[nk:])
         for whole, all_of in zip((*xs, *results[nk:]), stacked, strict=True):
             of = all_of.update(shape=all_of.shape[1:])
             p = planner.pointer(of, whole)
-            last = (length - 1) * of.nbytes if info.reverse and length else 0
-            self.steps.append(Point(p, whole, last))
+            if info.reverse and isinstance(length, Bounded):
+                last = self.planner.sizes.shifted(length, -1)
+                self.steps.append(Point(p, whole, last, of.nbytes))
+            else:
+                last = (length - 1) * of.nbytes if info.reverse and length else 0
+                self.steps.append(Point(p, whole, last))
             if of.nbytes:
                 advances.append(Advance(p, -of.nbytes if info.reverse else of.nbytes))
             elements.append(p)
@@ -583,6 +615,9 @@ class _BodyPlanner:
         for slot in (*args, *results):
             planner.use(slot)
         self.steps.append(Loop(length, (*inner, *swaps, *advances)))
+        for result, a in ends:
+            planner.use(a)
+            self.steps.append(planner.move(result, a))
 
     def while_loop(self, node: UOp, args: list[Slot], results: list[Slot]) -> None:
         """WHILE; carries as in SCAN, but where the last value lies is known at run time only."""
@@ -634,7 +669,7 @@ class _BodyPlanner:
         self.steps.append(While(tuple(test), pred, (*inner, *swaps)))
         for result, a in moves:
             planner.use(a)
-            self.steps.append(Move(result, a))
+            self.steps.append(planner.move(result, a))
 
     def cond(self, node: UOp, args: list[Slot], results: list[Slot]) -> None:
         """BRANCH; every branch writes the same results."""
@@ -655,7 +690,7 @@ class _BodyPlanner:
     def move(self, dst: Slot, src: Slot) -> None:
         self.planner.use(dst)
         self.planner.use(src)
-        self.steps.append(Move(dst, src))
+        self.steps.append(self.planner.move(dst, src))
 
 
 # --- the arena ----------------------------------------------------------------------------------
@@ -722,12 +757,11 @@ def show(steps: Sequence[Step], names: dict[Any, str], indent: str = "") -> str:
                 lines.append(f"{indent}{node.op.name.lower()} {', '.join(map(str, slots))}")
             case Nested(body, slots):
                 lines.append(f"{indent}program {', '.join(map(str, slots))}")
-            case Move(dst, src):
+            case Move(dst, src, _):
                 lines.append(f"{indent}copy {dst} from {src}")
-            case Point(dst, src, offset):
-                lines.append(
-                    f"{indent}{dst.name} = {src.name}" + (f" + {offset}" if offset else "")
-                )
+            case Point(dst, src, offset, stride):
+                moved = f" + {offset}" + (f" * {stride}" if stride != 1 else "") if offset else ""
+                lines.append(f"{indent}{dst.name} = {src.name}{moved}")
             case Advance(slot, stride):
                 lines.append(f"{indent}{slot.name} += {stride}")
             case Swap(a, b):

@@ -35,10 +35,12 @@ from tinyjax.core.record import recording
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering import plan as planning
 from tinyjax.lowering.codegen import compile_kernels
+from tinyjax.lowering.dims import Bounded, Sizes, bound_sizes
 from tinyjax.lowering.dot_kernel import DotKernel
 from tinyjax.lowering.driver import run
 from tinyjax.lowering.fusion import CONTRACTION, Group
 from tinyjax.lowering.harden import RECORD_BYTES, Access, harden
+from tinyjax.lowering.inline import inline
 from tinyjax.lowering.interpret import interpret
 from tinyjax.lowering.kernel import Code, Kernel
 from tinyjax.lowering.passes import RANGEIFY, codes_of
@@ -87,6 +89,7 @@ class LoopKernel(Kernel):
                 k.scratch,
                 cycles=k.cycles,
                 actions=k.schedule,
+                units=None if k.tasks.limit is None else k.tasks.units,
             )
             for k in compile_kernels(run(RANGEIFY, self.body), target, "k", self.slots)
         ]
@@ -123,6 +126,7 @@ class Lowered:
 
     body: UOp
     plan: Plan
+    sizes: Sizes
     names: dict[Any, str] = field(default_factory=dict)
 
     @property
@@ -186,13 +190,17 @@ def lower(
     """Lower a closed body. `num_inputs` counts parameters, those that the body does not read too.
 
     Inputs in `donated` may be overwritten; `plan.aliases` says which outputs then lie in one.
+    If the body has symbolic sizes, programs take `sizes.values(dims)` after the addresses, and
+    nothing is donated.
     """
     if num_inputs is None:
         num_inputs = max(params_of(body), default=-1) + 1
     key = ("lower", num_inputs, donated)
     found: Lowered | None = body.derived.get(key)
     if found is None or recording():
-        found = body.derived[key] = Lowered(body, planning.plan(body, num_inputs, donated))
+        bounded, sizes = bound_sizes(inline(body))
+        made = planning.plan(bounded if sizes else body, num_inputs, donated, sizes)
+        found = body.derived[key] = Lowered(body, made, sizes)
     return found
 
 
@@ -314,7 +322,7 @@ class _Interpreter:
                 count = len(slots) - len(body.src)
                 found = lower(body, count).interpret([self.array(s) for s in slots[:count]])
                 store_results(found, [self.array(s) for s in slots[count:]])
-            case planning.Move(dst, src):
+            case planning.Move(dst, src, _):
                 self.array(dst)[...] = self.array(src).copy().reshape(dst.aval.shape)
             case planning.Point(dst, src, offset):
                 raw, start = at[src]
@@ -350,6 +358,7 @@ class _Builder:
 
         self.runtime_kernels, self.runtime_program, self.rt = kernels, program, steps
         self.plan, self.target, self.name = lowered.plan, target, name
+        self.sizes = lowered.sizes
         self.pending: list[Any] = []
         self.kernel_numbers: dict[Kernel, list[int]] = {}
         self.codes: dict[Kernel, list[Code]] = {}
@@ -427,6 +436,7 @@ class _Builder:
             constants=len(self.constants),
             offsets=tuple(self.offsets),
             arena_bytes=self.scratch_at + self.scratch_bytes,
+            dims=len(self.sizes),
         )
         return self.runtime_program.Program(
             self.name,
@@ -464,11 +474,13 @@ class _Builder:
                 if kernel is not None:
                     return self.calls(kernel, slots)
                 return [rt.Return(self.handler(step), self.slots(slots))]
-            case planning.Nested(body, slots):
+            case planning.Nested(body, slots, sizes):
                 number = self.program_numbers[body]
-                return [rt.CallProgram(number, self.slots(slots), self.scratch(0))]
-            case planning.Move(dst, src):
-                return [rt.Copy(numbers[dst], numbers[src], dst.nbytes)]
+                return [rt.CallProgram(number, self.slots(slots), self.scratch(0), sizes)]
+            case planning.Move(dst, src, nbytes):
+                return [rt.Copy(numbers[dst], numbers[src], self.operand(nbytes))]
+            case planning.Point(dst, src, Bounded() as last, stride):
+                return [rt.Point(numbers[dst], numbers[src], self.operand(last), stride)]
             case planning.Point(dst, src, offset):
                 index, stride = (1, offset) if offset else (0, 0)
                 return [rt.Point(numbers[dst], numbers[src], index, stride)]
@@ -477,13 +489,17 @@ class _Builder:
             case planning.Swap(a, b):
                 return [rt.Swap(numbers[a], numbers[b])]
             case planning.Loop(trip, inner):
-                return [rt.Loop(trip, self.steps(inner))]
+                return [rt.Loop(self.operand(trip), self.steps(inner))]
             case planning.While(cond, pred, inner):
                 return [rt.While(self.steps(cond), numbers[pred], self.steps(inner))]
             case planning.Branch(index, branches):
                 boolean = index.aval.dtype == np.bool_
                 made = tuple(self.steps(b) for b in branches)
                 return [rt.Branch(numbers[index], made, boolean)]
+
+    def operand(self, value: int) -> Any:
+        """A number of the step table: a size of the program by its place in the dims."""
+        return self.rt.Dim(value.number) if isinstance(value, Bounded) else value
 
     def calls(self, kernel: Kernel, slots: Sequence[Slot]) -> list[Any]:
         """The calls of a kernel: its slots, then scratch, then its parameters.
@@ -504,7 +520,10 @@ class _Builder:
                 extra.append(self.record)
             chunk = code.chunk if code.chunk < code.total else 0
             places = (*self.slots(slots), *extra)
-            made.append(self.rt.Call(number, places, 0, code.total, chunk))
+            total: Any = code.total
+            if code.units is not None and total > 1:
+                total = self.operand(self.sizes.bounded(code.units(self.sizes.of)))
+            made.append(self.rt.Call(number, places, 0, total, chunk))
             if self.hardened:
                 made.append(self.stop_if_violated(kernel, self.accesses[number], slots))
         return made

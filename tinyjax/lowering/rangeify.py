@@ -28,6 +28,7 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
+from tinyjax.core.errors import LoweringError
 from tinyjax.core.infos import GatherInfo, ScatterInfo
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const, is_const, param, toposort
@@ -40,7 +41,7 @@ from tinyjax.lowering.affine import (
     index_const,
     lit,
 )  # fmt: skip
-from tinyjax.lowering.inline import LoweringError
+from tinyjax.lowering.dims import Bounded, limits
 
 INT64 = np.dtype(np.int64)
 UINT32, UINT64, FLOAT32 = np.dtype(np.uint32), np.dtype(np.uint64), np.dtype(np.float32)
@@ -153,14 +154,22 @@ def domain_of(outputs: Sequence[UOp]) -> tuple[int, ...]:
     another, so that a reshape costs no division.
     """
     sizes = [o.aval.size for o in outputs]
-    cuts = {1, *sizes}
+    largest = max(outputs, key=lambda o: o.aval.size).aval
+    bounded = {
+        largest.size // (stride * bound): Bounded(bound, number)
+        for stride, bound, number in limits(largest.shape)
+    }
+    cuts = {1, *sizes, *bounded, *(at * bound for at, bound in bounded.items())}
     for shape in aligned_shapes(outputs):
         borders = {math.prod(shape[:i]) for i in range(len(shape) + 1)}
+        borders = {b for b in borders if not any(at < b < at * n for at, n in bounded.items())}
         chain = sorted(cuts | borders)
         if all(b % a == 0 for a, b in itertools.pairwise(chain) if a):
             cuts |= borders
     chain = sorted(cuts)
-    return tuple(b // a for a, b in itertools.pairwise(chain) if a) if 0 not in chain else (0,)
+    if 0 in chain:
+        return (0,)
+    return tuple(bounded.get(a, b // a) for a, b in itertools.pairwise(chain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -671,6 +680,7 @@ class _Kernel:
 RULES: dict[Op, Callable[[_Kernel, UOp, Index, UOp | None], Rule]] = {
     Op.PARAM: _Kernel.load,
     Op.CONST: _Kernel.constant,
+    Op.DIM: _Kernel.constant,
     Op.IOTA: _Kernel.iota,
     Op.REMAT: _Kernel.identity,
     Op.OPTIMIZATION_BARRIER: _Kernel.identity,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from tinyjax.core.integers import add, integer, mul
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value, toposort
-from tinyjax.lowering.nest import extent, is_index
+from tinyjax.lowering.nest import extent, is_index, limit
 from tinyjax.lowering.substitute import substitute
 
 MOST_RANGES = 12
@@ -62,7 +62,7 @@ def _cut(node: UOp) -> tuple[UOp, int] | None:
     while at.op is Op.IDIV and at.src[1].op is Op.CONST:
         total *= int(const_value(at.src[1]))
         at = at.src[0]
-    if at.op is not Op.RANGE or size.op is not Op.CONST:
+    if at.op is not Op.RANGE or size.op is not Op.CONST or limit(at) is not None:
         return None
     return at, total * int(const_value(size))
 

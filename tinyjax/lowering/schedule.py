@@ -360,6 +360,8 @@ def _as_columns(made: Schedule, loop: Loop) -> bool:
     if loop.lanes == 1 or loop.kind != "loop" or len(rows) != 1 or rows[0].kind != "reduce":
         return False
     (inner,) = rows
+    if loop.limit is not None or inner.limit is not None:
+        return False
     if any(isinstance(x, Loop) for x in inner.lines) or loop.carries:
         return False
     if inner.starts != inner.carries or not _additive(inner):
@@ -389,6 +391,8 @@ def squares(nest: Nest) -> dict[int, Loop]:
         (inner,) = around
         alone = all(isinstance(x, UOp) for x in outer.lines if x is not inner)
         if inner.kind != "loop" or not alone or inner.carries or _loops(inner.lines):
+            continue
+        if outer.limit is not None or inner.limit is not None:
             continue
         if min(outer.extent, inner.extent) < 8 or _weight(inner.lines) > SQUARE_WEIGHT:
             continue

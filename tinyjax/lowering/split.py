@@ -22,7 +22,7 @@ from tinyjax.core.integers import add, integer, mul
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, get, param, toposort
 from tinyjax.lowering.interpret import FOLD_OPS
-from tinyjax.lowering.nest import extent, fold_operands, ranges_of
+from tinyjax.lowering.nest import extent, fold_operands, limit, ranges_of
 from tinyjax.lowering.substitute import substitute
 
 MAX_SCRATCH = 16 << 20
@@ -46,11 +46,11 @@ def splittable(sink: UOp) -> tuple[list[UOp], UOp] | None:
         return None
     if any(r.arg[1] == "serial" for r in order if r.op is Op.RANGE):
         return None
-    common = set(ranges_of(folds[0]))
+    common = {r for r in ranges_of(folds[0]) if limit(r) is None}
     for f in folds:
         if any(n.op is Op.FOLD for n in toposort(fold_operands(f))):
             return None
-        common &= set(ranges_of(f))
+        common &= {r for r in ranges_of(f) if limit(r) is None}
     if not common:
         return None
     return folds, max(common, key=lambda r: (extent(r), -r.arg[0]))

@@ -12,10 +12,13 @@ Results never depend on how many units a call gets or which thread makes it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tinyjax.core.dims import Size, divide
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
+from tinyjax.lowering.dims import product_of
 from tinyjax.lowering.nest import Loop, Nest, Write, extent
 
 TASK_CYCLES = 100_000
@@ -38,6 +41,15 @@ class TaskSplit:
 
     total: int
     chunk: int
+    limit: UOp | None = None  # iterations of the outermost of the cut loops in a run
+    block: int = 1  # of them per unit
+    inner: int = 1  # units per iteration, of the loops inside
+
+    def units(self, of: Callable[[int], Size]) -> Size:
+        """The units of a run, for the sizes of a program by their numbers."""
+        if self.limit is None:
+            return self.total
+        return divide(product_of(self.limit, of) + (self.block - 1), self.block) * self.inner
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +138,7 @@ def recut(nest: Nest, action: str, loops: list[Loop], numbers: list[int]) -> Tas
         assert found is not None and found.actions == (action,), f"{action} is not {found}"
         return found
     block, units, chunk = numbers
-    return Tasks(TaskSplit(units, chunk), loops, block, actions=(action,))
+    return Tasks(_split(loops, block, units, chunk), loops, block, actions=(action,))
 
 
 def step_of(loop: Loop) -> int:
@@ -164,4 +176,13 @@ def _units(loops: list[Loop], wanted: int) -> Tasks | None:
     chunk = -(-units // wanted)
     names = ", ".join(f"r{x.range.arg[0]}" for x in loops)
     action = f"tasks({names}; block {block}, {units} units, {chunk} per task)"
-    return Tasks(TaskSplit(units, chunk), loops, block, actions=(action,))
+    return Tasks(_split(loops, block, units, chunk), loops, block, actions=(action,))
+
+
+def _split(loops: list[Loop], block: int, units: int, chunk: int) -> TaskSplit:
+    first = loops[0]
+    if first.limit is None:
+        return TaskSplit(units, chunk)
+    if len(loops) == 1:
+        return TaskSplit(units, chunk, first.limit, block)
+    return TaskSplit(units, chunk, first.limit, 1, units // first.extent)

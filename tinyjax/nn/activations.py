@@ -13,7 +13,9 @@ import numpy as np
 
 from tinyjax.core import build, dtypes
 from tinyjax.core import build as b
+from tinyjax.core.dims import as_size
 from tinyjax.core.ops import Op
+from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.composites import composite
@@ -322,7 +324,7 @@ def logsumexp(
     weights = None
     if b is not None:
         weights = build.cast(lift(b), n.dtype)
-        shape = tuple(np.broadcast_shapes(n.shape, weights.shape))
+        shape = broadcast_shapes(n.shape, weights.shape)
         n, weights = build.broadcast(n, shape), build.broadcast(weights, shape)
         n = build.where(build.eq(weights, number(weights, 0)), number(n, -np.inf), n)
         top = finite_max(n, axes)
@@ -408,7 +410,7 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     rank = n.ndim + 1
     place = axis % rank
     shape = list(n.shape)
-    shape.insert(place, int(num_classes))
+    shape.insert(place, as_size(num_classes))
     index = n if dtypes.is_integer(n.dtype) else b.cast(n, np.int32)
     classes = b.iota(tuple(shape), place, index.dtype)
     dims = tuple(i for i in range(rank) if i != place)

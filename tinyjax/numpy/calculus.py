@@ -10,6 +10,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import is_symbolic
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -34,7 +35,7 @@ from tinyjax.numpy.ufuncs import remainder
 def differences(n: UOp, axis: int) -> UOp:
     """Each element minus the one before; bools differ by xor."""
     size = n.shape[axis]
-    if size < 2:
+    if not is_symbolic(size) and size < 2:
         return b.slice_axis(n, axis, 0, 0)
     high, low = b.slice_axis(n, axis, 1, size), b.slice_axis(n, axis, 0, size - 1)
     return b.ne(high, low) if n.dtype == np.bool_ else b.sub(high, low)

@@ -12,7 +12,9 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.config import config
+from tinyjax.core.dims import largest
 from tinyjax.core.errors import BroadcastError, DotShapeError, make_error
+from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
@@ -163,7 +165,7 @@ def matmul_node(name: str, a: ArrayLike, c: ArrayLike, precision: Any, preferred
         raise mismatch(name, a, c, axis_a, axis_b, p, q)
     lead_a, lead_b = p.shape[:-2], q.shape[:-2]
     try:
-        lead = np.broadcast_shapes(lead_a, lead_b)
+        lead = broadcast_shapes(lead_a, lead_b)
     except ValueError:
         raise make_error(
             BroadcastError,
@@ -383,7 +385,7 @@ def cross_node(
     if p.shape[-1] not in (2, 3) or q.shape[-1] not in (2, 3):
         raise ValueError("Dimension must be either 2 or 3 for cross product")
     planar = p.shape[-1] == 2 and q.shape[-1] == 2
-    lead = np.broadcast_shapes(p.shape[:-1], q.shape[:-1])
+    lead = broadcast_shapes(p.shape[:-1], q.shape[:-1])
 
     def part(n: UOp, k: int) -> UOp:
         if k >= n.shape[-1]:
@@ -507,7 +509,8 @@ def path_of(
             labels.setdefault(s, len(labels))
     args: list[Any] = []
     for t, shape in zip(terms, shapes, strict=True):
-        args += [np.broadcast_to(np.empty(()), shape), [labels[s] for s in t]]
+        sizes = tuple(map(largest, shape))
+        args += [np.broadcast_to(np.empty(()), sizes), [labels[s] for s in t]]
     how: Any = {True: "optimal", "auto": "optimal", "dp": "optimal"}.get(optimize, optimize)
     if how not in ("optimal", "greedy", False):
         how = "greedy"

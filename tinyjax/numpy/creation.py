@@ -10,7 +10,9 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import as_size, is_size, is_symbolic, maximum, minimum
 from tinyjax.core.ops import Op
+from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
@@ -244,12 +246,29 @@ def arange(
     bounds = [x for x in (start, stop, step) if x is not None]
     values = [concrete(x) for x in bounds]
     if dtype is None:
-        kind = dtypes.result_type_of_pairs(*(dtypes.dtype_and_weak(x) for x in bounds))[0]
+        numbers = [0 if is_symbolic(x) else x for x in bounds]
+        kind = dtypes.result_type_of_pairs(*map(dtypes.dtype_and_weak, numbers))[0]
     else:
         kind = dtypes.user_dtype(dtype, "arange")
+    if any(map(is_symbolic, values)):
+        return symbolic_range(values if stop is not None else [0, *values], kind)
     if stop is None and step is None and dtypes.is_integer(kind):
         return finish(b.iota((max(0, math.ceil(values[0])),), 0, kind))
     return finish(lift(np.arange(*values, dtype=kind)))
+
+
+def symbolic_range(bounds: list[Any], kind: Any) -> Array:
+    """arange of (start, stop, step) of which some are symbolic sizes; the step is 1 by default."""
+    for x in bounds:
+        if not is_size(x):
+            raise TypeError(
+                f"jnp.arange: got the bound {x!r} of type {type(x)} beside the symbolic dimension "
+                f"{next(filter(is_symbolic, bounds))}; sizes and integers can be bounds then."
+            )
+    start, stop, step = [*bounds, 1][:3]
+    count = maximum(-((start - stop) // step), 0)
+    places = b.cast(b.iota((count,), 0, dtypes.default_int_dtype()), kind)
+    return finish(b.add(b.mul(places, b.like(places, step)), b.like(places, start)))
 
 
 def concrete(x: Any) -> Any:
@@ -273,12 +292,12 @@ def linspace(
     device: Any = None,
 ) -> Any:
     """`num` evenly spaced values from start to stop."""
-    count = int(num)
+    count = as_size(num)
     if count < 0:
         raise ValueError(f"Number of samples, {num}, must be non-negative.")
     p, q = promote_inexact(checked("linspace", start, stop))
     kind = dtypes.user_dtype(dtype, "linspace") if dtype is not None else p.dtype
-    shape = np.broadcast_shapes(p.shape, q.shape)
+    shape = broadcast_shapes(p.shape, q.shape)
     p, q = b.broadcast(p, shape), b.broadcast(q, shape)
     div = count - 1 if endpoint else count
     full_shape = (count, *shape)
@@ -287,13 +306,17 @@ def linspace(
     t = b.cast(t, p.dtype)
     lead = tuple(range(1, len(shape) + 1))
     low, high = b.expand(p, full_shape, lead), b.expand(q, full_shape, lead)
-    step = b.div(b.sub(q, p), b.like(p, div)) if div > 0 else b.full(shape, b.like(p, np.nan))
-    if div > 0:
-        ratio = b.div(t, b.like(t, div))
+    many = is_symbolic(div) or div > 0
+    divisor = maximum(div, 1)
+    step = b.div(b.sub(q, p), b.like(p, divisor)) if many else b.full(shape, b.like(p, np.nan))
+    if is_symbolic(div):
+        step = b.where(b.eq(b.scalar(div, b.INT32), b.scalar(0, b.INT32)), b.like(p, np.nan), step)
+    if many:
+        ratio = b.div(t, b.like(t, divisor))
         one = b.like(t, 1)
         out = b.add(b.mul(low, b.sub(one, ratio)), b.mul(high, ratio))
         if endpoint:
-            last = b.eq(place, b.like(place, count - 1))
+            last = b.eq(place, b.like(place, divisor))  # one value is the first
             out = b.where(last, high, out)
     else:
         out = low
@@ -344,8 +367,8 @@ def eye(
     N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None
 ) -> Array:
     """Ones on the k-th diagonal."""
-    rows = int(N)
-    cols = rows if M is None else int(M)
+    rows = as_size(N)
+    cols = rows if M is None else as_size(M)
     kind = dtypes.user_dtype(dtype, "eye") if dtype is not None else float_default()
     i, j = b.iota((rows, cols), 0), b.iota((rows, cols), 1)
     (shift,) = checked("eye", k)
@@ -359,8 +382,8 @@ def identity(n: int, dtype: Any = None) -> Array:
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
     """Ones at and below the k-th diagonal."""
-    rows = int(N)
-    cols = rows if M is None else int(M)
+    rows = as_size(N)
+    cols = rows if M is None else as_size(M)
     kind = dtypes.user_dtype(dtype, "tri") if dtype is not None else np.dtype(np.float32)
     i, j = b.iota((rows, cols), 0), b.iota((rows, cols), 1)
     return finish(b.cast(b.ge(b.add(i, b.scalar(int(k), b.INT32)), j), kind))
@@ -468,7 +491,7 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
     n = b.permute(n, (*rest, first, second))
     rows, cols = n.shape[-2:]
     top, left = max(0, -offset), max(0, offset)
-    size = max(0, min(rows - top, cols - left))
+    size = maximum(0, minimum(rows - top, cols - left))
     starts = (0,) * len(rest) + (top, left)
     n = b.slice_(n, starts, (*n.shape[:-2], top + size, left + size)) if size else n
     if not size:
@@ -476,6 +499,10 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
     # Element i of the flattened square at i*(size+1): a strided slice, no gather.
     flat = b.reshape(n, (*n.shape[:-2], size * size))
     last = flat.ndim - 1
+    if is_symbolic(size):  # the first column, once rows are longer by one
+        flat = b.pad(flat, [*[(0, 0, 0)] * last, (0, size, 0)])
+        square = b.reshape(flat, (*n.shape[:-2], size, size + 1))
+        return finish(b.squeeze(b.slice_axis(square, last + 1, 0, 1), (last + 1,)))
     return finish(b.slice_axis(flat, last, 0, size * size, size + 1))
 
 

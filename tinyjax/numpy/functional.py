@@ -12,6 +12,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core.errors import ConcretizationTypeError
+from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import asarray, finish
 from tinyjax.engine.vectorize import vmap
@@ -101,7 +102,7 @@ def vectorize(
             split = x.ndim - len(core)
             check_sizes(sizes, x.shape[split:], core, f"input {i}")
             leads.append(x.shape[:split])
-        lead = np.broadcast_shapes(*leads) if leads else ()
+        lead = broadcast_shapes(*leads) if leads else ()
         checked_call = call if outs is None else with_output_check(call, outs, sizes)
         return mapped_call(checked_call, mapped, leads, lead)
 

@@ -21,6 +21,14 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import (
+    InconclusiveDimensionOperation,
+    Size,
+    is_symbolic,
+    largest,
+    maximum,
+    minimum,
+)
 from tinyjax.core.errors import (
     BroadcastError,
     IndexTypeError,
@@ -29,6 +37,7 @@ from tinyjax.core.errors import (
     make_error,
 )
 from tinyjax.core.infos import GatherInfo, ScatterInfo
+from tinyjax.core.shapes import broadcast_shapes, same_shape, slice_steps
 from tinyjax.core.source import api_boundary
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
@@ -71,12 +80,17 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A slice of an axis: `count` elements from `start` in steps of `step` (any sign)."""
+    """A slice of an axis: `count` elements from `start` in steps of `step` (any sign).
+
+    If size or bounds are symbolic there is `stop`, an end of which a step may fall short: it may
+    not be known whether there is a last element.
+    """
 
     axis: int
-    start: int
-    count: int
+    start: Size
+    count: Size
     step: int
+    stop: Size | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,7 @@ class Fixed:
     """A static position, in range unless a mode was given."""
 
     axis: int
-    position: int
+    position: Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +191,7 @@ def normal_item(item: Any) -> Any:
         made = np.asarray(item)
         return made.astype(np.int32) if made.size == 0 else made
     if item is None or item is Ellipsis or isinstance(item, slice) or is_array_like(item):
-        return item
+        return item  # a symbolic size is array-like
     if hasattr(item, "__index__"):
         return int(item.__index__())
     raise JAXIndexError(
@@ -190,8 +204,8 @@ def dtype_of(item: Any) -> Any:
     """The dtype of an index entry, or None for slices and the like."""
     if isinstance(item, bool):
         return np.dtype(bool)
-    if isinstance(item, int):
-        return np.dtype(np.int64)
+    if isinstance(item, int) or is_symbolic(item):
+        return INT64
     if isinstance(item, (float, complex)):
         return np.dtype(type(item))
     return getattr(item, "dtype", None)
@@ -249,9 +263,14 @@ def axis_entry(item: Any, x: UOp, axis: int, place: int, default_mode: bool, wra
         raise IndexTypeError(
             f"Indexer must have integer or boolean type, got indexer with type {dtype}"
         )
-    if isinstance(item, (int, np.integer)):
-        position = int(item)
-        if default_mode and not -size <= position < size:
+    if isinstance(item, (int, np.integer)) or is_symbolic(item):
+        position = item if is_symbolic(item) else int(item)
+        try:
+            inside = -size <= position < size
+        except InconclusiveDimensionOperation:  # as in JAX, it is looked at when the program runs
+            at = finish(b.scalar(position, index_dtype((size,))))
+            return Picked(axis, counted_from_front(at, size, wrap))
+        if default_mode and not inside:
             raise make_error(
                 JAXIndexError,
                 f"index {position} is out of bounds for axis {axis} with size {size}",
@@ -281,15 +300,14 @@ def slice_entry(item: slice, size: int, axis: int, place: int) -> Taken:
                 f"'{type(value).__name__}' object cannot be interpreted as an integer"
             )
         bounds.append(value)
-    if bounds[2] == 0:
-        raise ValueError("slice step cannot be zero")
-    chosen = range(*slice(*bounds).indices(size))
-    return Taken(axis, chosen.start, len(chosen), chosen.step)
+    start, stop, step, count = slice_steps(slice(*bounds), size)
+    known = not any(map(is_symbolic, (start, stop, size)))
+    return Taken(axis, start, count, step, None if known else stop)
 
 
-def index_dtype(sizes: Sequence[int]) -> Any:
+def index_dtype(sizes: Sequence[Size]) -> Any:
     """int32 unless an axis is longer."""
-    return INT64 if any(s > INT32_MAX for s in sizes) else b.INT32
+    return INT64 if any(largest(s) > INT32_MAX for s in sizes) else b.INT32
 
 
 def counted_from_front(item: Any, size: int, wrap: bool) -> UOp:
@@ -304,7 +322,7 @@ def counted_from_front(item: Any, size: int, wrap: bool) -> UOp:
     if known is not None and (known.size == 0 or not wrap or known.min() >= 0):
         if known.dtype == dtype:
             return lift(item)
-        limited = np.minimum(known, np.asarray(size).astype(known.dtype)) if (
+        limited = np.minimum(known, np.asarray(largest(size)).astype(known.dtype)) if (
             known.dtype.kind == "u" and known.dtype.itemsize >= 4
         ) else known  # fmt: skip
         return lift(limited.astype(dtype)) if fits(limited, dtype) else lift(known)
@@ -358,7 +376,7 @@ def layout(parsed: Parsed) -> Layout:
     arrays = [e.positions for e in entries if isinstance(e, Picked)]
     shapes = [a.shape for a in arrays]
     try:
-        common = np.broadcast_shapes(*shapes)
+        common = broadcast_shapes(*shapes)
     except ValueError:
         raise make_error(
             BroadcastError,
@@ -366,7 +384,7 @@ def layout(parsed: Parsed) -> Layout:
             rule="the arrays of an index are broadcast together",
             fix="Index with ix_, or give one of them a new axis, to take all combinations.",
         ) from None
-    adjacent = advanced[-1] - advanced[0] + 1 == len(advanced)
+    adjacent = not advanced or advanced[-1] - advanced[0] + 1 == len(advanced)
     # Result axes in order: ("adv", k), ("grid", entry), ("window", entry), ("new",).
     axes: list[tuple[Any, ...]] = []
     lead = [("adv", k) for k in range(len(common))]
@@ -387,7 +405,7 @@ def layout(parsed: Parsed) -> Layout:
     columns: list[tuple[int, UOp]] = []
     for e in entries:
         if isinstance(e, Fixed):
-            value = const(e.position, index_dtype((e.position,)))
+            value = b.scalar(e.position, index_dtype((e.position,)))
             columns.append((e.axis, b.full(batch_shape, value)))
         elif isinstance(e, Picked):
             n = e.positions
@@ -396,8 +414,7 @@ def layout(parsed: Parsed) -> Layout:
             )
         elif isinstance(e, Taken) and e.step != 1:
             place = batch.index(("grid", e))
-            row = np.arange(e.start, e.start + e.step * e.count, e.step, dtype=np.int32)
-            columns.append((e.axis, b.expand(lift(row[: e.count]), batch_shape, (place,))))
+            columns.append((e.axis, b.expand(positions(e), batch_shape, (place,))))
     windows = [(a[1].axis, a[1].start, a[1].count) for a in kept if a[0] == "window"]
 
     def size(a: tuple[Any, ...]) -> int:
@@ -415,12 +432,21 @@ def layout(parsed: Parsed) -> Layout:
     )
 
 
+def positions(e: Taken) -> UOp:
+    """The positions of a slice, as a vector."""
+    if e.stop is None:
+        row = np.arange(e.start, e.start + e.step * e.count, e.step, dtype=np.int32)
+        return lift(row[: e.count])
+    steps = b.mul(b.iota((e.count,), 0), b.scalar(e.step, b.INT32))
+    return b.add(steps, b.scalar(e.start, b.INT32))
+
+
 def index_vectors(plan: Layout, operand: UOp) -> tuple[UOp, tuple[int, ...]]:
     """The indices of GATHER and SCATTER, and the operand axis of each component."""
     parts = list(plan.columns)
     for axis, start, size in plan.windows:
-        if size != operand.shape[axis]:
-            parts.append((axis, b.full(plan.batch_shape, const(start, b.INT32))))
+        if not same_shape((size,), (operand.shape[axis],)):
+            parts.append((axis, b.full(plan.batch_shape, b.scalar(start, b.INT32))))
     dtype = INT64 if any(n.dtype == INT64 for _, n in parts) else b.INT32
     rank = len(plan.batch_shape)
     vectors = b.concat([b.unsqueeze(b.cast(n, dtype), rank) for _, n in parts], rank)
@@ -443,17 +469,24 @@ def static_shape(entries: Sequence[Entry]) -> tuple[int, ...]:
 
 def take_slices(x: UOp, entries: Sequence[Entry], sizes: dict[int, int]) -> UOp:
     """SLICE and FLIP of the axes that slices and integers restrict, but not of those in `sizes`."""
-    starts, stops, steps, flipped = [], [], [], []
+    starts, stops, steps, flipped, turned = [], [], [], [], []
     by_axis = {e.axis: e for e in entries if not isinstance(e, New)}
     for axis, size in enumerate(x.shape):
         e = by_axis.get(axis)
         if axis in sizes or not isinstance(e, (Taken, Fixed)):
             start, stop, step = 0, size, 1
         elif isinstance(e, Fixed):
-            position = min(max(e.position, 0), size - 1)
+            position = minimum(maximum(e.position, 0), size - 1)
             start, stop, step = position, position + 1, 1
         elif e.count == 0:
             start, stop, step = 0, 0, 1
+        elif e.step == 1:
+            start, stop, step = e.start, e.start + e.count, 1
+        elif e.stop is not None and e.step > 0:
+            start, stop, step = e.start, e.stop, e.step
+        elif e.stop is not None:  # counted from the other end
+            start, stop, step = size - 1 - e.start, size - 1 - e.stop, -e.step
+            turned.append(axis)
         else:
             last = e.start + (e.count - 1) * e.step
             start, stop, step = min(e.start, last), max(e.start, last) + 1, abs(e.step)
@@ -462,6 +495,7 @@ def take_slices(x: UOp, entries: Sequence[Entry], sizes: dict[int, int]) -> UOp:
         starts.append(start)
         stops.append(stop)
         steps.append(step)
+    x = b.flip(x, tuple(turned))
     return b.flip(b.slice_(x, tuple(starts), tuple(stops), tuple(steps)), tuple(flipped))
 
 
@@ -507,7 +541,7 @@ def gather_node(
     if parsed.is_static:
         first = out_of_range[0]
         entries = tuple(
-            Picked(e.axis, const(e.position, b.INT32)) if e is first else e for e in entries
+            Picked(e.axis, b.scalar(e.position, b.INT32)) if e is first else e for e in entries
         )
     if any(isinstance(e, Taken) and e.step != 1 for e in entries):
         # Reads need no columns for strides: they are taken first.
@@ -558,7 +592,7 @@ def getitem(x: Array, index: Any) -> Array:
     """`x[index]`."""
     if type(index) is int and x.aval.shape:  # iteration and row access
         size = x.aval.shape[0]
-        if -size <= index < size:
+        if type(size) is int and -size <= index < size:
             i = index % size
             n = x.node
             stops = (i + 1, *n.shape[1:])
@@ -612,13 +646,13 @@ def update_value(x: UOp, values: Any, warn: bool = True) -> UOp:
 
 def fit_update(value: UOp, shape: tuple[int, ...]) -> UOp:
     """The update broadcast to the shape that is written."""
-    if value.shape == shape:
+    if same_shape(value.shape, shape):
         return value
     lead = value.ndim - len(shape)
     if lead > 0 and all(s == 1 for s in value.shape[:lead]):
         value = b.reshape(value, value.shape[lead:])
     try:
-        fitting = np.broadcast_shapes(value.shape, shape) == shape
+        fitting = broadcast_shapes(value.shape, shape) == shape
     except ValueError:
         fitting = False
     if not fitting:
@@ -650,9 +684,11 @@ def scatter_node(
     how = canonical_mode(mode, "fill")
     target, entries = parsed.operand, parsed.entries
     shape = x.shape
-    if parsed.is_static:
+    strided = [e for e in entries if isinstance(e, Taken) and e.step != 1 and e.stop is not None]
+    if parsed.is_static and not strided:
         return b.reshape(write_static(target, entries, value, kind, how), shape)
     plan = layout(parsed)
+    unique_indices = unique_indices or parsed.is_static
     value = b.reshape(fit_update(value, plan.full_shape), plan.shape)
     if 0 in value.shape or any(target.shape[axis] == 0 for axis, _ in plan.columns):
         return x
@@ -704,23 +740,26 @@ def write_static(x: UOp, entries: Sequence[Entry], value: UOp, kind: str, how: s
         return x
     part = tuple(e.count if isinstance(e, Taken) else 1 for e in by_axis)
     value = b.reshape(value, part)
-    flipped = tuple(e.axis for e in by_axis if isinstance(e, Taken) and e.step < 0 and e.count > 1)
+    flipped = tuple(e.axis for e in by_axis if isinstance(e, Taken) and e.step < 0 and e.count != 1)
     value = b.flip(value, flipped)
     old = b.flip(take_slices(x, entries, {}), flipped)
     new = combine(kind, old, value)
     starts, steps = [], []
     for e in by_axis:
         if isinstance(e, Fixed):
-            starts.append(min(max(e.position, 0), x.shape[e.axis] - 1))
+            starts.append(minimum(maximum(e.position, 0), x.shape[e.axis] - 1))
+            steps.append(1)
+        elif isinstance(e, Taken) and e.step == 1:
+            starts.append(e.start)
             steps.append(1)
         elif isinstance(e, Taken):
             last = e.start + (e.count - 1) * e.step
             starts.append(min(e.start, last))
             steps.append(abs(e.step) if e.count > 1 else 1)
-    if part == x.shape and all(s == 1 for s in steps):
+    if same_shape(part, x.shape) and all(s == 1 for s in steps):
         return b.cast_like(new, x.aval.update(weak_type=new.aval.weak_type and x.aval.weak_type))
     if all(s == 1 for s in steps):
-        return b.dynamic_update(x, new, [const(s, index_dtype((s,))) for s in starts])
+        return b.dynamic_update(x, new, [b.scalar(s, index_dtype((s,))) for s in starts])
     config = [
         (start, size - start - (n - 1) * step - 1, step - 1)
         for start, step, n, size in zip(starts, steps, part, x.shape, strict=True)
@@ -746,7 +785,7 @@ def masked_update(x: UOp, index: Any, value: UOp, kind: str) -> UOp | None:
             f"{mask.shape}, expected {list(expected)}"
         )
     rest = x.shape[:axis] + (1,) + x.shape[axis + rank :]
-    whole = value.shape == x.shape
+    whole = same_shape(value.shape, x.shape)
     if whole:
         full = value
     elif value.ndim <= len(rest) and broadcasts(value.shape, rest):

@@ -11,6 +11,7 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.matrices import across, adjoint, eye
 from tinyjax.core.matrices import matmul as mm
+from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -203,7 +204,7 @@ def solve_node(a: ArrayLike, rhs: ArrayLike) -> UOp:
         )
     if vector:
         q = b.unsqueeze(q, 1)
-    lead = np.broadcast_shapes(p.shape[:-2], q.shape[:-2])
+    lead = broadcast_shapes(p.shape[:-2], q.shape[:-2])
     p, q = b.broadcast(p, (*lead, *p.shape[-2:])), b.broadcast(q, (*lead, *q.shape[-2:]))
     x = lapack.solve(finish(p), finish(q)).node
     return b.squeeze(x, (x.ndim - 1,)) if vector else x

@@ -17,6 +17,7 @@ from tinyjax.core.errors import (
 )
 from tinyjax.core.infos import GatherInfo, ScatterInfo
 from tinyjax.core.ops import Op
+from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import canonical_shape, finish, lift
@@ -432,7 +433,7 @@ def choose(a: ArrayLike, choices: Any, out: None = None, mode: str = "raise") ->
         i = b.min_(b.max_(i, b.like(i, 0)), b.like(i, count - 1))
     else:
         raise ValueError(f"mode={mode!r} not understood. Must be 'raise', 'wrap', or 'clip'")
-    shape = np.broadcast_shapes(i.shape, *(n.shape for n in nodes))
+    shape = broadcast_shapes(i.shape, *(n.shape for n in nodes))
     i = b.broadcast(i, shape)
     out_node = b.broadcast(nodes[-1], shape)
     for k in range(count - 2, -1, -1):
@@ -450,7 +451,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: ArrayLik
         raise ValueError("condlist must be non-empty")
     conditions = [truth(n) for n in checked("select", *condlist)]
     nodes = promote_dtypes(checked("select", *choicelist, default))
-    shape = np.broadcast_shapes(*(n.shape for n in (*conditions, *nodes)))
+    shape = broadcast_shapes(*(n.shape for n in (*conditions, *nodes)))
     out = b.broadcast(nodes[-1], shape)
     for c, n in zip(conditions[::-1], nodes[-2::-1], strict=True):
         out = b.where(b.broadcast(c, shape), b.broadcast(n, shape), out)
@@ -556,7 +557,7 @@ def ravel_multi_index(
     if order not in ("C", "F"):
         raise ValueError(f"invalid order={order!r}. Expected 'C' or 'F'")
     stride = 1
-    shape = np.broadcast_shapes(*(n.shape for n in parts))
+    shape = broadcast_shapes(*(n.shape for n in parts))
     out = b.full(shape, b.scalar(0, kind))
     pairs = list(zip(parts, sizes, strict=True))
     for n, s in pairs if order == "F" else pairs[::-1]:

@@ -9,6 +9,7 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.errors import ConcretizationTypeError
+from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
@@ -31,7 +32,7 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     if coefficients.ndim < 1:
         raise ValueError("polyval: p must have at least one dimension")
     count = coefficients.shape[0]
-    shape = np.broadcast_shapes(coefficients.shape[1:], points.shape)
+    shape = broadcast_shapes(coefficients.shape[1:], points.shape)
     points = b.broadcast(points, shape)
     if count > UNROLL_LIMIT:
         start = finish(b.full(shape, b.like(points, 0)))

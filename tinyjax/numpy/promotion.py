@@ -5,12 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
-
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.config import config
 from tinyjax.core.errors import BroadcastError, make_error
+from tinyjax.core.shapes import broadcast_shapes, same_shape
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, is_array_like, lift
@@ -59,10 +58,10 @@ def broadcast_shapes_of(name: str, nodes: list[UOp]) -> tuple[int, ...]:
     """The common shape, or an error with the operands' own shapes."""
     shapes = [n.shape for n in nodes]
     first = shapes[0]
-    if all(s == first for s in shapes):
+    if all(same_shape(s, first) for s in shapes):
         return first
     try:
-        shape = np.broadcast_shapes(*shapes)
+        shape = broadcast_shapes(*shapes)
     except ValueError:
         listed = ", ".join(str(s) for s in shapes)
         raise make_error(
@@ -94,7 +93,7 @@ def check_rank_promotion(name: str, shapes: list[tuple[int, ...]]) -> None:
 def broadcast(name: str, nodes: list[UOp]) -> list[UOp]:
     """All of one shape; scalars stay scalars (ops broadcast them)."""
     shape = broadcast_shapes_of(name, nodes)
-    return [n if n.shape == shape or not n.shape else b.broadcast(n, shape) for n in nodes]
+    return [n if not n.shape or same_shape(n.shape, shape) else b.broadcast(n, shape) for n in nodes]
 
 
 def operands(name: str, *args: ArrayLike) -> list[UOp]:

@@ -10,6 +10,7 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
+from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
@@ -53,7 +54,7 @@ def masked(node: UOp, where: Any, value: Any) -> UOp:
     if where is None:
         return node
     (mask,) = checked("where", where)
-    shape = np.broadcast_shapes(mask.shape, node.shape)
+    shape = broadcast_shapes(mask.shape, node.shape)
     mask = truth(mask)
     return b.where(
         b.broadcast(mask, shape) if mask.ndim else mask,
@@ -215,7 +216,7 @@ def count_nonzero(a: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Ar
 def count_of(n: UOp, axes: tuple[int, ...], where: Any, dtype: Any) -> UOp:
     """Number of elements reduced over, as a float."""
     if where is None:
-        return b.scalar(np.prod([n.shape[i] for i in axes], dtype=np.float64), dtype)
+        return b.scalar(b.prod([n.shape[i] for i in axes]), dtype)
     ones = b.full(n.shape, b.scalar(1, dtype))
     return b.sum_(masked(ones, where, 0), axes)
 
@@ -269,7 +270,7 @@ def average(
             return out
         (n,) = checked("average", a)
         axes = canonical_axes(axis, n.ndim)
-        count = float(np.prod([n.shape[i] for i in axes]))
+        count = b.prod([n.shape[i] for i in axes])
         return out, finish(b.full(out.shape, b.scalar(count, out.dtype)))
     n, w = (b.cast(k, k.dtype) for k in promote_inexact(checked("average", a, weights)))
     axes = canonical_axes(axis, n.ndim)

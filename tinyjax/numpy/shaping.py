@@ -5,12 +5,22 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import (
+    DimExpr,
+    InconclusiveDimensionOperation,
+    as_size,
+    describe,
+    is_symbolic,
+    maximum,
+    minimum,
+)
 from tinyjax.core.errors import (
     BroadcastError,
     ConcatenateError,
@@ -19,6 +29,8 @@ from tinyjax.core.errors import (
     make_error,
 )
 from tinyjax.core.ops import Op
+from tinyjax.core.shapes import broadcast_shapes as common_shape
+from tinyjax.core.shapes import reshaped
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import canonical_shape, finish, lift
@@ -63,32 +75,26 @@ def sequence(name: str, arrays: Any) -> list[UOp]:
 
 def reshape_node(n: UOp, shape: Any, name: str = "reshape") -> UOp:
     """Same elements in row-major order; one size may be -1."""
-    if isinstance(shape, (int, np.integer)) or type(shape) is Array:
+    if isinstance(shape, (int, np.integer, DimExpr)) or type(shape) is Array:
         shape = (shape,)
     try:
-        sizes = [int(s.__index__()) for s in shape]
+        sizes = [as_size(s) for s in shape]
     except TypeError as error:
         canonical_shape(shape)  # raises JAX's message
         raise AssertionError("a shape of integers was refused") from error
-    unknown = [i for i, s in enumerate(sizes) if s == -1]
-    total = n.aval.size
-    if any(s < -1 for s in sizes) or len(unknown) > 1:
-        raise ReshapeError(
-            f"cannot reshape array of shape {n.shape} (size {total}) into shape {tuple(sizes)}: "
-            "sizes must be non-negative, and only one may be -1."
-        )
-    if unknown:
-        known = math.prod(s for s in sizes if s != -1)
-        if known == 0 or total % known:
-            raise reshape_error(n, sizes)
-        sizes[unknown[0]] = total // known
-    if math.prod(sizes) != total:
+    fitting = reshaped(n.shape, sizes)
+    if fitting is None:
         raise reshape_error(n, sizes)
-    return b.reshape(n, sizes)
+    return b.reshape(n, fitting)
 
 
 def reshape_error(n: UOp, sizes: list[int]) -> Exception:
-    """The element counts differ."""
+    """The element counts differ, or the sizes are none."""
+    if sum(s < 0 for s in sizes) > 1 or any(s < -1 for s in sizes):
+        return ReshapeError(
+            f"cannot reshape array of shape {n.shape} (size {n.aval.size}) into shape "
+            f"{tuple(sizes)}: sizes must be non-negative, and only one may be -1."
+        )
     wanted = math.prod(s for s in sizes if s != -1)
     many = f"a multiple of {wanted}" if -1 in sizes else f"{wanted}"
     return make_error(
@@ -120,7 +126,7 @@ def reshape(
     (n,) = checked("reshape", a)
     if check_order(order) == "F":
         reverse = tuple(range(n.ndim))[::-1]
-        dims = [shape] if isinstance(shape, (int, np.integer)) else list(shape)
+        dims = [shape] if isinstance(shape, (int, np.integer, DimExpr)) else list(shape)
         flipped = reshape_node(b.permute(n, reverse), dims[::-1])
         return finish(b.permute(flipped, tuple(range(flipped.ndim))[::-1]))
     return finish(reshape_node(n, shape))
@@ -235,12 +241,11 @@ def squeeze(a: ArrayLike, axis: Axis = None) -> Array:
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     """The common shape of several."""
     try:
-        found = np.broadcast_shapes(*(canonical_shape(s) for s in shapes))
+        return common_shape(*(canonical_shape(s) for s in shapes))
     except ValueError:
         raise BroadcastError(
             f"Incompatible shapes for broadcasting: shapes={[canonical_shape(s) for s in shapes]}"
         ) from None
-    return tuple(int(s) for s in found)
 
 
 def broadcast_to(array: ArrayLike, shape: Any, *, out_sharding: Any = None) -> Array:
@@ -450,12 +455,17 @@ def split_points(name: str, size: int, sections: Any, exact: bool) -> list[int]:
         if count <= 0:
             raise ValueError("number sections must be larger than 0.")
         each, rest = divmod(size, count)
+        if is_symbolic(rest):
+            raise InconclusiveDimensionOperation(
+                f"{name}: whether an axis of size {size} has {count} equal parts depends on its size, "
+                f"{describe(size)}.\n  Dim(..., multiple_of={count}) says that it has."
+            )
         if rest and exact:
             raise ValueError(f"array split does not result in an equal division: rest is {rest}")
         sizes = [each + 1] * rest + [each] * (count - rest)
-        return [0, *np.cumsum(sizes).tolist()]
+        return [0, *accumulate(sizes)]
     points = np.asarray(sections).tolist()
-    limited = [min(max(p + size if p < 0 else p, 0), size) for p in points]
+    limited = [minimum(maximum(p + size if p < 0 else p, 0), size) for p in points]
     return [0, *limited, size]
 
 
@@ -465,7 +475,7 @@ def split_along(name: str, ary: ArrayLike, sections: Any, axis: int, exact: bool
     place = canonical_axis(axis, n.ndim)
     points = split_points(name, n.shape[place], sections, exact)
     return [
-        finish(b.slice_axis(n, place, start, max(start, stop)))
+        finish(b.slice_axis(n, place, start, maximum(start, stop)))
         for start, stop in zip(points[:-1], points[1:], strict=True)
     ]
 
@@ -538,8 +548,9 @@ def repeat(
     (counts,) = checked("repeat", repeats) if not isinstance(repeats, (list, tuple)) else [
         array_node(repeats, None)
     ]  # fmt: skip
-    if isinstance(repeats, (int, np.integer)) or (not counts.ndim and total_repeat_length is None):
-        times = int(repeats.__index__() if hasattr(repeats, "__index__") else repeats)
+    given = isinstance(repeats, (int, np.integer, DimExpr))
+    if given or (not counts.ndim and total_repeat_length is None):
+        times = as_size(repeats) if hasattr(repeats, "__index__") else int(repeats)
         if times < 0:
             raise ValueError("repeats may not contain negative values.")
         spread = (*n.shape[: place + 1], times, *n.shape[place + 1 :])
@@ -660,8 +671,8 @@ def roll_one(n: UOp, shift: Any, axis: int) -> UOp:
     size = n.shape[axis]
     if size == 0:
         return n
-    if isinstance(shift, (int, np.integer)):
-        k = int(shift) % size
+    if isinstance(shift, (int, np.integer, DimExpr)):
+        k = as_size(shift) % size
         if not k:
             return n
         tail = b.slice_axis(n, axis, size - k, size)
@@ -686,9 +697,12 @@ def pad_widths(pad_width: Any, ndim: int) -> PadWidths:
     if isinstance(pad_width, dict):
         table: dict[int, Any] = {canonical_axis(k, ndim): v for k, v in pad_width.items()}
         both = [table.get(i, 0) for i in range(ndim)]
-        return [(int(v), int(v)) if np.ndim(v) == 0 else (int(v[0]), int(v[1])) for v in both]
+        return [
+            (as_size(v), as_size(v)) if np.ndim(v) == 0 else (as_size(v[0]), as_size(v[1]))
+            for v in both
+        ]
     widths = np.asarray(pad_width)
-    if widths.dtype.kind not in "iub":
+    if widths.dtype.kind not in "iub" and not any(map(is_symbolic, widths.flat)):
         raise TypeError("`pad_width` must be of integral type.")
     try:
         pairs = np.broadcast_to(widths, (ndim, 2)).tolist()
@@ -696,7 +710,7 @@ def pad_widths(pad_width: Any, ndim: int) -> PadWidths:
         raise ValueError(
             f"jnp.pad: pad_width with shape {widths.shape} could not be broadcast to ({ndim}, 2)"
         ) from None
-    return [(int(lo), int(hi)) for lo, hi in pairs]
+    return [(as_size(lo), as_size(hi)) for lo, hi in pairs]
 
 
 PAD_OPTIONS: dict[str, tuple[str, ...]] = {
@@ -719,7 +733,7 @@ def pad(array: ArrayLike, pad_width: Any, mode: Any = "constant", **kwargs: Any)
     maximum, minimum, mean, median, or a function as NumPy's."""
     (n,) = checked("pad", array)
     widths = pad_widths(pad_width, n.ndim)
-    if any_negative := [w for w in widths if min(w) < 0]:
+    if any_negative := [w for w in widths if w[0] < 0 or w[1] < 0]:
         raise ValueError(f"index can't contain negative values, got {any_negative[0]}")
     if callable(mode):
         return pad_by_function(n, widths, mode, kwargs)

@@ -71,7 +71,7 @@ def quantile_node(
     axes = canonical_axes(axis, n.ndim)
     rest = [i for i in range(n.ndim) if i not in axes]
     lead = tuple(n.shape[i] for i in rest)
-    count = int(np.prod([n.shape[i] for i in axes], dtype=np.int64))
+    count = b.prod([n.shape[i] for i in axes])
     flat = b.reshape(b.permute(n, (*rest, *axes)), (*lead, count))
     last = len(lead)
     nan = b.like(n, np.nan)

@@ -15,6 +15,7 @@ from tinyjax.core import build, dtypes
 from tinyjax.core import build as b
 from tinyjax.core.infos import GatherInfo
 from tinyjax.core.ops import Op
+from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_jvp
@@ -42,12 +43,12 @@ def float_dtype(dtype: Any, name: str) -> Any:
 
 def joined_shape(name: str, shape: Any, *parameters: UOp) -> tuple[int, ...]:
     """The result shape: given (parameters must broadcast to it) or that of the parameters."""
-    common = np.broadcast_shapes(*(p.shape for p in parameters))
+    common = broadcast_shapes(*(p.shape for p in parameters))
     if shape is None:
         return tuple(common)
     target = canonical_shape(shape)
     try:
-        if np.broadcast_shapes(target, common) != target:
+        if broadcast_shapes(target, common) != target:
             raise ValueError
     except ValueError:
         raise ValueError(
@@ -453,7 +454,7 @@ def multivariate_normal(
             f"{m.shape} and {c.shape}."
         )
     batch = (
-        np.broadcast_shapes(m.shape[:-1], c.shape[:-2]) if shape is None else canonical_shape(shape)
+        broadcast_shapes(m.shape[:-1], c.shape[:-2]) if shape is None else canonical_shape(shape)
     )
     if method == "cholesky":
         factor = lift(linalg.cholesky(finish(c)))
@@ -604,7 +605,7 @@ def categorical(
     ax = axis % n.ndim
     batch = n.shape[:ax] + n.shape[ax + 1 :]
     target = batch if shape is None else canonical_shape(shape)
-    if np.broadcast_shapes(target, batch) != tuple(target):
+    if broadcast_shapes(target, batch) != tuple(target):
         raise ValueError(f"categorical shape {target} must be compatible with batch shape {batch}")
     if not replace:
         return categorical_unique(data, n, ax, target, mode or "low")

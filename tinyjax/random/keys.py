@@ -6,6 +6,7 @@ in JAX's partitionable layout: value i of a shape depends on the key and i alone
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,6 +77,8 @@ def chosen(name: str, impl: Any, dtype: Any) -> Any:
 
 def seed_data(seed: Any) -> UOp:
     """Key data of an integer seed: its high and low 32 bits."""
+    if config.jax_random_seed_offset:
+        seed = seed + config.jax_random_seed_offset
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         value = int(seed)
         bits = 64 if config.jax_enable_x64 else 32
@@ -115,7 +118,9 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Array:
 
 
 def PRNGKey(seed: Any, *, impl: Any = None) -> Array:
-    """A raw key, uint32[2], from an integer seed."""
+    """A raw key, uint32[2], from an integer seed; a typed one under `jax_enable_custom_prng`."""
+    if config.jax_enable_custom_prng:
+        return key(seed, impl=impl)
     resolve_impl(impl)
     return finish(seed_data(seed))
 
@@ -144,6 +149,15 @@ def data_of(k: KeyLike, name: str, batched: bool = False) -> tuple[UOp, Any]:
             f"{name} accepts a single key, but was given a key array of shape {n.shape}. Use "
             "jax.vmap for batching."
         )
+    if config.jax_legacy_prng_key != "allow":
+        message = (
+            "Legacy uint32 key array passed as key to jax.random function. Please create keys using "
+            "jax.random.key(). If use of a raw key array was intended, set "
+            'jax_legacy_prng_key="allow".'
+        )
+        if config.jax_legacy_prng_key == "error":
+            raise ValueError(message)
+        warnings.warn(message, stacklevel=3)
     return n, None
 
 

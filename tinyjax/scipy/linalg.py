@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tinyjax import lax
 from tinyjax import numpy as jnp
 from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array
+from tinyjax.engine.derivatives import jvp
 from tinyjax.engine.values import finish_all
 from tinyjax.numpy.promotion import checked, promote_inexact
 
@@ -242,9 +244,103 @@ def block_diag(*arrs: ArrayLike) -> Array:
     return jnp.concatenate(rows, axis=0)
 
 
+# --- the exponential -----------------------------------------------------------------------------
+
+# Order of the Pade approximant, and the largest norm for which its backward error is below half a
+# unit in the last place: Higham (2005), table 2.3.
+PADE = {"f4": (7, 3.925724783138660), "f8": (13, 5.371920351148152)}
+
+
+def pade_coefficients(order: int) -> list[float]:
+    """Of the numerator of the diagonal Pade approximant of e^x, lowest power first; the first is 1."""
+    found = [1.0]
+    for j in range(order):
+        found.append(found[-1] * (order - j) / ((2 * order - j) * (j + 1)))
+    return found
+
+
+def matrix_polynomial(coefficients: Sequence[float], powers: Sequence[Array]) -> Array:
+    """sum of c_k S^k from powers = I, S, S^2, S^3: with more than four terms, c_0 + ... + c_3 S^3
+    + S^3 (c_4 S + c_5 S^2 + c_6 S^3), which is one more product."""
+    low: Array = sum(c * p for c, p in zip(coefficients[:4], powers, strict=False))  # type: ignore[assignment]
+    if len(coefficients) <= 4:
+        return low
+    high = sum(c * p for c, p in zip(coefficients[4:], powers[1:], strict=True))
+    return low + powers[3] @ high
+
+
+def expm(A: ArrayLike, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
+    """The exponential of matrices: I + A + A A / 2 + ...
+
+    With `upper_triangular` A must be so, and one solve is cheaper. Matrices that are scaled down by
+    more than 2**max_squarings give NaN.
+    Shapes: [..., n, n]; each matrix of a batch is scaled by its own norm. Dtype: float32, float64 or
+    complex; integers become floats. Differentiable in both modes, as often as wanted.
+    Raises: ValueError if A is not square, TypeError for narrow floats.
+    Cost: 4 products of matrices (float64: 6), one solve, and a product per squaring.
+    Source: Higham, "The scaling and squaring method for the matrix exponential revisited" (2005).
+    """
+    (a,) = floats("expm", A)
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ValueError(f"Expected A to be a (batched) square matrix, got A.shape={a.shape}.")
+    real = jnp.finfo(a.dtype).dtype
+    if real.str[1:] not in PADE:
+        raise TypeError(f"expm: dtype {a.dtype} is not supported; use A.astype('float32')")
+    if not a.size:
+        return a
+    order, largest = PADE[real.str[1:]]
+    norm = jnp.max(jnp.sum(jnp.abs(lax.stop_gradient(a)), axis=-2), axis=-1)
+    wanted = jnp.maximum(jnp.ceil(jnp.log2(norm / largest)), 0.0)
+    fits = wanted <= max_squarings  # not so for NaN
+    halvings = jnp.where(fits, wanted, 0.0)[..., None, None]
+    s = a * jnp.ldexp(jnp.ones_like(halvings), -halvings.astype(jnp.int32)).astype(a.dtype)
+
+    square = s @ s
+    powers = [jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape), square]
+    powers += [square @ square]
+    powers += [powers[2] @ square]
+    b = pade_coefficients(order)
+    odd = s @ matrix_polynomial(b[1::2], powers)
+    even = matrix_polynomial(b[::2], powers)
+    if upper_triangular:
+        root = solve_triangular(even - odd, even + odd)
+    else:
+        root = jnp.linalg.solve(even - odd, even + odd)
+
+    def squared(i: Array, r: Array) -> Array:
+        unfinished = i < halvings
+        more: Array = lax.cond(
+            jnp.any(unfinished), lambda r: jnp.where(unfinished, r @ r, r), lambda r: r, r
+        )
+        return more
+
+    result = lax.fori_loop(0, max_squarings, squared, root)
+    final: Array = jnp.where(fits[..., None, None], result, jnp.nan)
+    return final
+
+
+def expm_frechet(
+    A: ArrayLike, E: ArrayLike, *, method: str | None = None, compute_expm: bool = True
+) -> Array | tuple[Array, Array]:
+    """(expm(A), its derivative in the direction E), or the derivative alone.
+
+    It is the forward derivative of `expm`; `method`, which names one of SciPy's, changes nothing.
+    Shapes: [..., n, n] both. Raises: ValueError if they are not square and equal.
+    """
+    a, e = floats("expm_frechet", A, E)
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ValueError(f"expected A to be a (batched) square matrix, got A.shape={a.shape}")
+    if a.shape != e.shape:
+        raise ValueError(
+            f"expected A and E to be the same shape, got A.shape={a.shape} E.shape={e.shape}"
+        )
+    value, derivative = jvp(expm, (a,), (e,))
+    return (value, derivative) if compute_expm else derivative
+
+
 __all__ = [
-    "block_diag", "cho_factor", "cho_solve", "cholesky", "det", "eigh", "inv", "lu", "lu_factor",
-    "lu_solve", "qr", "solve", "solve_triangular", "svd",
+    "block_diag", "cho_factor", "cho_solve", "cholesky", "det", "eigh", "expm", "expm_frechet", "inv",
+    "lu", "lu_factor", "lu_solve", "qr", "solve", "solve_triangular", "svd",
 ]  # fmt: skip
 
 _publish_functions(globals())

@@ -7,12 +7,14 @@ The set of primitives is closed (core/ops.py): new operations are functions with
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
+from tinyjax.core.errors import InconclusiveDimensionOperation
 from tinyjax.engine.array import Array
 from tinyjax.engine.jaxprs import (
     ClosedJaxpr,
@@ -41,7 +43,10 @@ array_types = (Array, np.ndarray, np.generic)
 
 
 def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str = "") -> Any:
-    """`force(val)`. Raises: `ConcretizationTypeError` if `val` has no value in Python."""
+    """`force(val)`. Raises: `ConcretizationTypeError` if `val` has no value in Python.
+
+    `context` changes nothing: the error names the user's line.
+    """
     return val if force is None else force(val)
 
 
@@ -60,7 +65,10 @@ def mapped_aval(size: int, axis: int | None, aval: Aval) -> Aval:
 
 
 def unmapped_aval(size: int, axis: int | None, aval: Aval, explicit_mesh_axis: Any = None) -> Aval:
-    """The aval of a batch: with a new axis `axis` of this size."""
+    """The aval of a batch: with a new axis `axis` of this size.
+
+    `explicit_mesh_axis` is for meshes and changes nothing.
+    """
     if axis is None:
         return aval
     return aval.update(shape=(*aval.shape[:axis], size, *aval.shape[axis:]))
@@ -69,6 +77,16 @@ def unmapped_aval(size: int, axis: int | None, aval: Aval, explicit_mesh_axis: A
 def valid_jaxtype(x: Any) -> bool:
     """Whether `x` may be an argument of an operation."""
     return is_array_like(x)
+
+
+@dataclass(frozen=True, slots=True)
+class DebugInfo:
+    """What a jaxpr was traced from, for `Jaxpr(debug_info=...)`. Kept, and not looked at."""
+
+    traced_for: str
+    func_src_info: str
+    arg_names: tuple[str, ...] | None = None
+    result_paths: tuple[str, ...] | None = None
 
 
 class OpaqueTraceState:
@@ -84,8 +102,8 @@ class OpaqueTraceState:
         return hash(self._traces)
 
 
-def get_opaque_trace_state(convention: str = "flax") -> OpaqueTraceState:
-    """What is being traced now, to compare."""
+def get_opaque_trace_state(convention: str | None = None) -> OpaqueTraceState:
+    """What is being traced now, to compare. `convention` is for other layouts of it; there is one."""
     return OpaqueTraceState()
 
 
@@ -111,9 +129,11 @@ def unsafe_am_i_under_a_vmap_DO_NOT_USE() -> bool:
 
 __all__ = [
     "ClosedJaxpr",
+    "DebugInfo",
     "DropVar",
     "Effect",
     "Effects",
+    "InconclusiveDimensionOperation",
     "Jaxpr",
     "JaxprEqn",
     "JaxprTypeError",

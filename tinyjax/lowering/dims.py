@@ -1,0 +1,784 @@
+"""Symbolic sizes in a program: axes of the largest size, walked as far as a run's size.
+
+`bound_sizes` gives every symbolic axis its upper bound, as a `Bounded` integer that remembers which
+of the program's sizes it is. Every pass may take it for the integer; the loops over it have the
+run's size as their limit (`RANGE(extent, limit)`), read from the program's `dims`. So all strides
+and offsets are constants, memory is planned for the largest sizes, and work is done for the actual
+ones. What lies behind the limit of an axis is never read.
+
+Two things depend on more than the bounds, and are made explicit here:
+
+* **Layout.** Inside a program an array is row-major with its upper bounds. Arguments and results
+  are dense at their actual sizes: parameters and outputs are over `dense_shape`, in which only the
+  first axis is symbolic, and are gathered from there and to there. So is a RESHAPE that joins or
+  splits a symbolic axis.
+* **Ends.** Ops that count from the end of a symbolic axis (FLIP, PAD, CONCAT, SLICE, windows,
+  clamped indices) become gathers at indices computed with the size, a DIM scalar.
+
+Sizes are numbered by first use, expressions like 2*n + 1 too; the host computes them all for each
+combination of dimensions (`Sizes.values`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tinyjax.core.avals import Aval, TupleAval, aval
+from tinyjax.core.dims import Atom, DimExpr, Size, dims_of, evaluate, is_symbolic, largest
+from tinyjax.core.errors import LoweringError
+from tinyjax.core.infos import GatherInfo
+from tinyjax.core.ops import ELEMENTWISE, Op
+from tinyjax.core.uop import UOp, const, const_value, get, param, results, toposort, tuple_of
+
+INT64 = np.dtype(np.int64)
+FAR = 1 << 40
+"""An index outside of every axis."""
+
+
+class Bounded(int):
+    """The upper bound of a size that is known at run time: size `number` of the program.
+
+    Equal only to the same size: an axis of 64 and one of at most 64 are not interchangeable.
+    """
+
+    number: int
+
+    def __new__(cls, bound: int, number: int) -> Bounded:
+        made = super().__new__(cls, bound)
+        made.number = number
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Bounded) and self.number == other.number
+        return same and int(self) == int(other)  # type: ignore[call-overload]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((int(self), self.number))
+
+    def __repr__(self) -> str:
+        return f"d{self.number}<={int(self)}"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Bounded, (int(self), self.number)
+
+
+def limit_of(size: int) -> UOp | None:
+    """The run's size of an axis, an int64 scalar; None if it is what it says."""
+    return UOp(Op.DIM, (), size) if isinstance(size, Bounded) else None
+
+
+def product_of(limit: UOp, of: Callable[[int], Size]) -> Size:
+    """The size that a loop's limit is, for the sizes of a program by their numbers."""
+    if limit.op is Op.DIM:
+        return of(limit.arg.number)
+    if limit.op is Op.MUL:
+        return product_of(limit.src[0], of) * product_of(limit.src[1], of)
+    return int(const_value(limit))
+
+
+def joined(sizes: Sequence[int]) -> int:
+    """The size of several axes as one. Of those longer than 1 none is bounded, or it is alone."""
+    long = [s for s in sizes if s != 1]
+    if len(long) == 1:
+        return long[0]
+    assert not any(isinstance(s, Bounded) for s in long), "a symbolic axis is joined with another"
+    return math.prod(long)
+
+
+Limits = tuple[tuple[int, int, int], ...]
+
+
+def limits(shape: Sequence[int]) -> Limits:
+    """(stride, bound, number) of the bounded axes of a shape, outermost first."""
+    found: list[tuple[int, int, int]] = []
+    stride = 1
+    for size in reversed(shape):
+        if isinstance(size, Bounded):
+            found.append((stride, int(size), size.number))
+        stride *= int(size)
+    return tuple(reversed(found))
+
+
+def nest_together(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether loops over one shape are the outer loops of those over the other, limits included."""
+    large, small = sorted((a, b), key=math.prod, reverse=True)
+    over, under = limits(large), limits(small)
+    if not over and not under:
+        return True
+    ratio = math.prod(large) // max(math.prod(small), 1)
+    outer = tuple((stride // ratio, *rest) for stride, *rest in over if stride >= ratio)
+    return outer == under
+
+
+class Sizes:
+    """The symbolic sizes of a program, numbered; their values for given dimensions."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[DimExpr, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def number(self, size: DimExpr) -> int:
+        """The number of a size, the next one if it is new."""
+        return self.numbers.setdefault(size, len(self.numbers))
+
+    def bounded(self, size: Size) -> int:
+        """A size as the lowering sees it."""
+        if not is_symbolic(size):
+            return int(size)
+        # At least 2, so that no pass takes the axis for one without loop.
+        return Bounded(max(2, largest(size)), self.number(size))
+
+    def of(self, number: int) -> DimExpr:
+        """The size with a number."""
+        return list(self.numbers)[number]
+
+    def multiple(self, bounded: Bounded, factor: int) -> int:
+        """`factor` times a size, as a size of the program."""
+        return self.bounded(self.of(bounded.number) * factor)
+
+    def shifted(self, bounded: Bounded, by: int) -> int:
+        """A size plus a number, as a size of the program."""
+        return self.bounded(self.of(bounded.number) + by)
+
+    def shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
+        """`bounded` of each size."""
+        return tuple(map(self.bounded, shape))
+
+    def values(self, dims: Mapping[Atom, int]) -> tuple[int, ...]:
+        """All sizes where dimensions have these values."""
+        return tuple(evaluate(size, dims) for size in self.numbers)
+
+    def dims(self) -> list[Atom]:
+        """The dimensions that the sizes mention."""
+        return dims_of(self.numbers)
+
+
+def dense_shape(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """The shape of the same memory in which no axis but the first is symbolic."""
+    last = max((i for i, s in enumerate(shape) if is_symbolic(s)), default=-1)
+    return tuple(shape) if last <= 0 else (math.prod(shape[: last + 1]), *shape[last + 1 :])
+
+
+def is_symbolic_body(body: UOp) -> bool:
+    """Whether a flat body has symbolic sizes."""
+    return any(_mentions(n) for n in toposort(body.src))
+
+
+def _mentions(n: UOp) -> bool:
+    if n.op is Op.DIM:
+        return True
+    avals = n.aval.elts if isinstance(n.aval, TupleAval) else (n.aval,)
+    return any(is_symbolic(s) for a in avals for s in a.shape)
+
+
+def bound_sizes(body: UOp) -> tuple[UOp, Sizes]:
+    """flat body with symbolic sizes -> the same over `Bounded` ones, and the table of the sizes
+
+    Raises: LoweringError for an op that cannot run over a symbolic axis, naming it.
+    """
+    found: tuple[UOp, Sizes] | None = body.derived.get("bound_sizes")
+    if found is None:
+        sizes = Sizes()
+        made = body
+        if is_symbolic_body(body):
+            made = tuple_of(_Bounder(sizes).program(body))
+            made.derived["inline"] = made
+        found = body.derived["bound_sizes"] = made, sizes
+    return found
+
+
+class _Bounder:
+    """One walk over a body; `done` maps its nodes to the bounded ones."""
+
+    def __init__(self, sizes: Sizes, bodies: dict[UOp, UOp] | None = None) -> None:
+        self.sizes = sizes
+        self.bodies = {} if bodies is None else bodies
+        self.done: dict[UOp, UOp] = {}
+
+    # --- bodies ---------------------------------------------------------------------------------
+
+    def program(self, body: UOp) -> list[UOp]:
+        """The outputs of a body whose parameters and outputs are dense in memory."""
+        for node in toposort(body.src):
+            if node.op is Op.PARAM:
+                slot, of = node.arg
+                dense = dense_shape(of.shape)
+                x = param(slot, aval(self.sizes.shape(dense), of.dtype))
+                self.done[node] = self.reshape(x, dense, of.shape)
+            else:
+                self.done[node] = self.node(node)
+        return [self.dense(o) for o in body.src]
+
+    def dense(self, out: UOp) -> UOp:
+        """A result as it is returned; routines do not write it themselves."""
+        shape = out.aval.shape
+        x = self.done[out]
+        if any(map(is_symbolic, shape)) and out.op is Op.GETTUPLE and out.src[0].op is Op.SORT:
+            x = self.copied(x, shape)
+        return self.reshape(x, shape, dense_shape(shape))
+
+    def inner(self, body: UOp) -> UOp:
+        """The body of a loop or branch: values are laid out as in the program around it."""
+        found = self.bodies.get(body)
+        if found is None:
+            if is_symbolic_body(body):
+                walk = _Bounder(self.sizes, self.bodies)
+                for node in toposort(body.src):
+                    if node.op is Op.PARAM:
+                        slot, of = node.arg
+                        walk.done[node] = param(slot, self.aval(of))
+                    else:
+                        walk.done[node] = walk.node(node)
+                found = tuple_of([walk.done[o] for o in body.src])
+                found.derived["inline"] = found
+            else:
+                found = body
+            self.bodies[body] = found
+        return found
+
+    # --- sizes and scalars ----------------------------------------------------------------------
+
+    def aval(self, of: Aval) -> Aval:
+        """The aval with upper bounds."""
+        return aval(self.sizes.shape(of.shape), of.dtype)
+
+    def scalar(self, size: Size) -> UOp:
+        """A size as an int64 scalar."""
+        bounded = self.sizes.bounded(size)
+        return limit_of(bounded) or const(bounded, INT64)
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def node(self, n: UOp) -> UOp:
+        """A node over the bounded forms of its sources."""
+        src = (*map(self.inner, n.bodies), *(self.done[s] for s in n.operands))
+        if n.op is Op.DIM:
+            return self.scalar(n.arg)
+        symbolic = _mentions(n) or any(_mentions(s) for s in n.operands)
+        if not symbolic and not n.bodies:
+            return n if src == n.src else UOp(n.op, src, n.arg)
+        if n.op in ELEMENTWISE or n.op in SAME:
+            return UOp(n.op, src, n.arg)
+        rule = RULES.get(n.op)
+        if rule is None:
+            raise refused(n)
+        return rule(self, n, src)
+
+    def iota_along(self, shape: Sequence[int], axis: int) -> UOp:
+        """int64 positions along an axis."""
+        return UOp(Op.IOTA, (), (aval(tuple(shape), INT64), axis))
+
+    def take(self, x: UOp, axis: int, index: UOp) -> UOp:
+        """The elements of x at int64 positions along an axis, in place of it."""
+        shape, rank = x.aval.shape, index.aval.ndim
+        offset = tuple(i if i < axis else i + rank - 1 for i in range(len(shape)) if i != axis)
+        info = GatherInfo(
+            offset_dims=offset,
+            collapsed_slice_dims=(axis,),
+            start_index_map=(axis,),
+            slice_sizes=tuple(1 if i == axis else s for i, s in enumerate(shape)),
+            mode="promise_in_bounds",
+        )
+        vectors = UOp(Op.RESHAPE, (index,), (*index.aval.shape, 1))
+        return UOp(Op.GATHER, (x, vectors), info)
+
+    def copied(self, x: UOp, shape: Sequence[Size]) -> UOp:
+        """x in memory of the program: what a routine may read and write up to the bounds."""
+        axis = next(i for i, s in enumerate(shape) if is_symbolic(s))
+        return self.take(x, axis, self.iota_along((x.aval.shape[axis],), 0))
+
+    # --- reshapes -------------------------------------------------------------------------------
+
+    def reshape(self, x: UOp, old: Sequence[Size], new: Sequence[Size]) -> UOp:
+        """x, of symbolic shape `old`, with the same elements over `new`."""
+        axis = 0
+        for before, after in _segments(old, new):
+            if _is_regular(before, after):
+                axis += len(before)
+                continue
+            x = self.regroup(x, axis, before, after)
+            axis += len(after)
+        shape = self.sizes.shape(new)
+        return x if x.aval.shape == shape else UOp(Op.RESHAPE, (x,), shape)
+
+    def regroup(self, x: UOp, axis: int, old: Sequence[Size], new: Sequence[Size]) -> UOp:
+        """Axes of sizes `old` from `axis` on become axes of sizes `new`, element by element."""
+        bounds = x.aval.shape[axis : axis + len(old)]
+        shape = self.sizes.shape(new)
+        flat: UOp | None = None  # the row-major position at actual sizes
+        stride: Size = 1
+        for i in reversed(range(len(new))):
+            if shape[i] != 1:
+                at = times(self.iota_along(shape, i), self.scalar(stride))
+                flat = at if flat is None else UOp(Op.ADD, (flat, at))
+            stride = stride * new[i]
+        assert flat is not None
+        rest, place, stride = flat, None, 1
+        for i in reversed(range(len(old))):
+            last = all(s == 1 for s in bounds[:i])
+            at = rest if last else UOp(Op.MOD, (rest, self.scalar(old[i])))
+            rest = rest if last else UOp(Op.IDIV, (rest, self.scalar(old[i])))
+            at = times(at, const(stride, INT64))
+            place = at if place is None else UOp(Op.ADD, (place, at))
+            stride *= int(bounds[i])
+            if last:
+                break
+        assert place is not None
+        before, after = x.aval.shape[:axis], x.aval.shape[axis + len(old) :]
+        whole = bounds[0] if len(old) == 1 else math.prod(map(int, bounds))
+        joined_shape = (*before, whole, *after)
+        if x.aval.shape != joined_shape:
+            x = UOp(Op.RESHAPE, (x,), joined_shape)
+        return self.take(x, axis, place)
+
+
+def times(x: UOp, y: UOp) -> UOp:
+    """x * y for indices."""
+    return x if y is const(1, INT64) else UOp(Op.MUL, (x, y))
+
+
+def _segments(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[Size], list[Size]]]:
+    """The shortest runs of axes of equal products, side by side."""
+    found: list[tuple[list[Size], list[Size]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        before, after = list(old[i : i + 1]), list(new[j : j + 1])
+        i, j = i + len(before), j + len(after)
+        p, q = math.prod(before), math.prod(after)
+        while not _same(p, q) and (i < len(old) or j < len(new)):
+            if j >= len(new) or (i < len(old) and largest(p) <= largest(q)):
+                before.append(old[i])
+                p, i = p * old[i], i + 1
+            else:
+                after.append(new[j])
+                q, j = q * new[j], j + 1
+        found.append((before, after))
+    return found
+
+
+def _same(p: Size, q: Size) -> bool:
+    return p is q or (not is_symbolic(p) and not is_symbolic(q) and p == q)
+
+
+def _is_regular(before: Sequence[Size], after: Sequence[Size]) -> bool:
+    """Whether a run keeps its one symbolic axis, or has none."""
+    if not any(map(is_symbolic, (*before, *after))):
+        return True
+    a, b = ([s for s in sizes if is_symbolic(s) or s != 1] for sizes in (before, after))
+    return len(a) == len(b) == 1 and a[0] is b[0]
+
+
+# --- the rules ------------------------------------------------------------------------------------
+
+Src = tuple[UOp, ...]
+
+
+def _same_arg(self: _Bounder, n: UOp, src: Src) -> UOp:
+    return UOp(n.op, src, n.arg)
+
+
+def _iota(self: _Bounder, n: UOp, src: Src) -> UOp:
+    of, axis = n.arg
+    return UOp(Op.IOTA, (), (self.aval(of), axis))
+
+
+def _reshape(self: _Bounder, n: UOp, src: Src) -> UOp:
+    return self.reshape(src[0], n.src[0].aval.shape, n.arg)
+
+
+def _expand(self: _Bounder, n: UOp, src: Src) -> UOp:
+    shape, dims = n.arg
+    return UOp(Op.EXPAND, src, (self.sizes.shape(shape), dims))
+
+
+def _along(self: _Bounder, x: UOp, axis: int, index: Callable[[UOp], UOp], size: Size) -> UOp:
+    """x at `index(position)` for each position of an axis that now has `size`."""
+    return self.take(x, axis, index(self.iota_along(self.sizes.shape((size,)), 0)))
+
+
+def _slice(self: _Bounder, n: UOp, src: Src) -> UOp:
+    x, shape = src[0], n.src[0].aval.shape
+    plain = []
+    for axis, (start, stop, step) in enumerate(n.arg):
+        size = shape[axis]
+        if not any(map(is_symbolic, (size, start, stop))):
+            plain.append((start, stop, step))
+            continue
+        plain.append((0, self.sizes.bounded(n.aval.shape[axis]), 1))
+        if _same(start, 0) and step == 1 and _same(stop, size):
+            continue
+
+        def at(i: UOp, start: Size = start, step: int = step) -> UOp:
+            return UOp(Op.ADD, (times(i, const(step, INT64)), self.scalar(start)))
+
+        x = _along(self, x, axis, at, n.aval.shape[axis])
+    return UOp(Op.SLICE, (x,), tuple(plain))
+
+
+def _flip(self: _Bounder, n: UOp, src: Src) -> UOp:
+    x, shape = src[0], n.aval.shape
+    for axis in n.arg:
+        if is_symbolic(shape[axis]):
+            last = self.scalar(shape[axis] - 1)
+            x = _along(self, x, axis, lambda i, last=last: UOp(Op.SUB, (last, i)), shape[axis])  # type: ignore[misc]
+    plain = tuple(a for a in n.arg if not is_symbolic(shape[a]))
+    return UOp(Op.FLIP, (x,), plain) if plain else x
+
+
+def _inside(at: UOp, low: UOp, high: UOp) -> UOp:
+    """low <= at < high"""
+    return UOp(Op.AND, (UOp(Op.CMPLE, (low, at)), UOp(Op.CMPLT, (at, high))))
+
+
+def _clamped(at: UOp, last: UOp) -> UOp:
+    """min(max(at, 0), last)"""
+    return UOp(Op.MAX, (UOp(Op.MIN, (at, last)), const(0, INT64)))
+
+
+def _along_axis(mask: UOp, axis: int, shape: Sequence[int]) -> UOp:
+    """A vector repeated over the other axes of a shape."""
+    return mask if len(shape) == 1 else UOp(Op.EXPAND, (mask,), (tuple(shape), (axis,)))
+
+
+def _pad(self: _Bounder, n: UOp, src: Src) -> UOp:
+    x, fill = src
+    shape = n.src[0].aval.shape
+    plain = []
+    for axis, (lo, hi, interior) in enumerate(n.arg):
+        size = shape[axis]
+        if not any(map(is_symbolic, (size, lo, hi))):
+            plain.append((lo, hi, interior))
+            continue
+        plain.append((0, 0, 0))
+        if all(_same(v, 0) for v in (lo, hi, interior)):
+            continue
+        new = n.aval.shape[axis]
+        at = UOp(Op.SUB, (self.iota_along(self.sizes.shape((new,)), 0), self.scalar(lo)))
+        reach = (size - 1) * (interior + 1) + 1
+        here = _inside(at, const(0, INT64), self.scalar(reach))
+        if interior:
+            step = const(interior + 1, INT64)
+            odd = UOp(Op.MOD, (at, step))
+            here = UOp(Op.AND, (here, UOp(Op.CMPEQ, (odd, const(0, INT64)))))
+            at = UOp(Op.IDIV, (at, step))
+        x = self.take(x, axis, _clamped(at, self.scalar(size - 1)))
+        x = UOp(Op.WHERE, (_along_axis(here, axis, x.aval.shape), x, fill))
+    if all(p == (0, 0, 0) for p in plain):
+        return x
+    return UOp(Op.PAD, (x, fill), tuple(plain))
+
+
+def _concat(self: _Bounder, n: UOp, src: Src) -> UOp:
+    axis, shape = n.arg, n.aval.shape
+    if not is_symbolic(shape[axis]):
+        return UOp(Op.CONCAT, src, axis)
+    at = self.iota_along(self.sizes.shape((shape[axis],)), 0)
+    start: Size = shape[axis]
+    made: UOp | None = None
+    for x, given in zip(reversed(src), reversed(n.src), strict=True):
+        size = given.aval.shape[axis]
+        start = start - size
+        if not is_symbolic(size) and size == 0:
+            continue
+        own = UOp(Op.SUB, (at, self.scalar(start)))
+        part = self.take(x, axis, _clamped(own, self.scalar(size - 1)))
+        if made is not None:
+            here = UOp(Op.CMPLT, (at, self.scalar(start + size)))
+            part = UOp(Op.WHERE, (_along_axis(here, axis, part.aval.shape), part, made))
+        made = part
+    assert made is not None
+    return made
+
+
+def _window(self: _Bounder, n: UOp, src: Src) -> UOp:
+    axis, size, stride, dilation = n.arg
+    if not is_symbolic(n.aval.shape[axis]) and not is_symbolic(n.src[0].aval.shape[axis]):
+        return UOp(Op.WINDOW, src, n.arg)
+    shape = self.sizes.shape((n.aval.shape[axis], size))
+    at = times(self.iota_along(shape, 0), const(stride, INT64))
+    at = UOp(Op.ADD, (at, times(self.iota_along(shape, 1), const(dilation, INT64))))
+    made = self.take(src[0], axis, at)
+    rank = made.aval.ndim
+    perm = tuple(i for i in range(rank) if i != axis + 1) + (axis + 1,)
+    return made if perm == tuple(range(rank)) else UOp(Op.PERMUTE, (made,), perm)
+
+
+def _prefix(self: _Bounder, n: UOp, src: Src) -> UOp:
+    kind, axis, reverse = n.arg
+    size = n.aval.shape[axis]
+    if not reverse or not is_symbolic(size):
+        return UOp(Op.PREFIX, src, n.arg)
+    last = self.scalar(size - 1)
+
+    def turned(x: UOp) -> UOp:
+        return _along(self, x, axis, lambda i: UOp(Op.SUB, (last, i)), size)
+
+    return turned(UOp(Op.PREFIX, (turned(src[0]),), (kind, axis, False)))
+
+
+def _dot(self: _Bounder, n: UOp, src: Src) -> UOp:
+    """A contraction in which no symbolic axis is joined with another one.
+
+    Free axes beside a symbolic one become batch axes, over which the other operand is repeated;
+    contracted ones (and batches) are joined in memory.
+    """
+    info = n.arg
+    (cx, cy), (bx, by) = info.contract, info.batch
+    shapes = [s.aval.shape for s in n.src]
+    free = [
+        [a for a in range(len(shape)) if a not in c and a not in b]
+        for shape, c, b in zip(shapes, (cx, cy), (bx, by), strict=True)
+    ]
+
+    def mixed(shape: Sequence[Size], axes: Sequence[int]) -> bool:
+        sizes = [shape[a] for a in axes if is_symbolic(shape[a]) or shape[a] != 1]
+        return len(sizes) > 1 and any(map(is_symbolic, sizes))
+
+    repeated = [
+        [a for a in axes if a != max(b for b in axes if is_symbolic(shape[b]))]
+        if mixed(shape, axes)
+        else []
+        for shape, axes in zip(shapes, free, strict=True)
+    ]
+    if not any(repeated) and not mixed(shapes[0], cx) and not mixed(shapes[0], bx):
+        return UOp(Op.DOT, src, info)
+    # Both operands as [batch, repeated of x, repeated of y, free or contracted ...].
+    kept = [[a for a in axes if a not in rep] for axes, rep in zip(free, repeated, strict=True)]
+    orders = [
+        (*bx, *repeated[0], *kept[0], *cx),
+        (*by, *repeated[1], *cy, *kept[1]),
+    ]
+    extra = [shapes[i][a] for i in (0, 1) for a in repeated[i]]
+    batch_sizes = [shapes[0][a] for a in bx] + extra
+    nb, nx, ny = len(bx), len(repeated[0]), len(repeated[1])
+    operands: list[UOp] = []
+    for i, (x, order) in enumerate(zip(src, orders, strict=True)):
+        shape = [shapes[i][a] for a in order]
+        if order != tuple(range(len(order))):
+            x = UOp(Op.PERMUTE, (x,), tuple(order))
+        own = nx if i == 0 else ny
+        rest = shape[nb + own :]
+        if extra and own != nx + ny:
+            places = [*range(nb), *(range(nb, nb + nx) if i == 0 else range(nb + nx, nb + nx + ny))]
+            wide = [*batch_sizes, *rest]
+            places += range(len(batch_sizes), len(wide))
+            x = UOp(Op.EXPAND, (x,), (self.sizes.shape(wide), tuple(places)))
+        lead, count = batch_sizes, len(kept[0]) if i == 0 else len(cy)
+        whole = [*lead, *rest]
+        if mixed(lead, range(len(lead))):
+            lead = [math.prod(lead)]
+        first, second = rest[:count], rest[count:]
+        contracted = first if i else second
+        if mixed(contracted, range(len(contracted))):
+            contracted = [math.prod(contracted)]
+            first, second = (contracted, second) if i else (first, contracted)
+        operands.append(self.reshape(x, whole, [*lead, *first, *second]))
+    lead_rank = 1 if mixed(batch_sizes, range(len(batch_sizes))) else len(batch_sizes)
+    kx, ky = len(kept[0]), len(kept[1])
+    ranks = [x.aval.ndim for x in operands]
+    contract = (
+        tuple(range(lead_rank + kx, ranks[0])),
+        tuple(range(lead_rank, ranks[1] - ky)),
+    )
+    batches = tuple(range(lead_rank))
+    dtype = info.dtype or src[0].aval.dtype
+    made = UOp(Op.DOT, tuple(operands), replace(info, contract=contract, batch=(batches, batches),
+                                                dtype=dtype))  # fmt: skip
+    tail = [shapes[0][a] for a in kept[0]] + [shapes[1][a] for a in kept[1]]
+    joined_lead = [math.prod(batch_sizes)] if lead_rank != len(batch_sizes) else batch_sizes
+    made = self.reshape(made, [*joined_lead, *tail], [*batch_sizes, *tail])
+    # From [batch, repeated x, repeated y, kept x, kept y] to [batch, free x, free y].
+    at = {("x", a): nb + k for k, a in enumerate(repeated[0])}
+    at |= {("y", a): nb + nx + k for k, a in enumerate(repeated[1])}
+    at |= {("x", a): nb + nx + ny + k for k, a in enumerate(kept[0])}
+    at |= {("y", a): nb + nx + ny + kx + k for k, a in enumerate(kept[1])}
+    perm = (*range(nb), *(at["x", a] for a in free[0]), *(at["y", a] for a in free[1]))
+    return made if perm == tuple(range(len(perm))) else UOp(Op.PERMUTE, (made,), perm)
+
+
+def _index_parts(
+    self: _Bounder, vectors: UOp, axes: Sequence[int], lasts: Sequence[Size | None], mode: str
+) -> UOp:
+    """Index vectors for axes whose greatest start is symbolic (None: leave them).
+
+    "clip" moves them inside; otherwise those outside get FAR.
+    """
+    parts = []
+    shape = vectors.aval.shape
+    rank = len(shape)
+    for k, last in enumerate(lasts):
+        arg = tuple((k, k + 1, 1) if a == rank - 1 else (0, s, 1) for a, s in enumerate(shape))
+        part = vectors if shape[-1] == 1 else UOp(Op.SLICE, (vectors,), arg)
+        if part.aval.dtype != INT64:
+            part = UOp(Op.CAST, (part,), (INT64, False))
+        if last is not None:
+            end = self.scalar(last)
+            if mode == "clip":
+                part = _clamped(part, end)
+            else:
+                here = UOp(Op.AND, (UOp(Op.CMPLE, (const(0, INT64), part)),
+                                    UOp(Op.CMPLE, (part, end))))  # fmt: skip
+                part = UOp(Op.WHERE, (here, part, const(FAR, INT64)))
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else UOp(Op.CONCAT, tuple(parts), rank - 1)
+
+
+def _gather(self: _Bounder, n: UOp, src: Src) -> UOp:
+    g: GatherInfo = n.arg
+    shape = n.src[0].aval.shape
+    lasts = [
+        shape[a] - g.slice_sizes[a] if is_symbolic(shape[a]) else None for a in g.start_index_map
+    ]
+    info = replace(g, slice_sizes=self.sizes.shape(g.slice_sizes))
+    vectors = src[1]
+    if any(is_symbolic(s) for s in lasts if s is not None) or any(s is not None for s in lasts):
+        mode = "fill" if g.mode == "fill" else "clip"
+        vectors = _index_parts(self, vectors, g.start_index_map, lasts, mode)
+    return UOp(Op.GATHER, (src[0], vectors, *src[2:]), info)
+
+
+def _scatter(self: _Bounder, n: UOp, src: Src) -> UOp:
+    s = n.arg
+    shape, updates = n.src[0].aval.shape, n.src[2].aval.shape
+    skip = (*s.inserted_window_dims, *s.operand_batching_dims)
+    placed = [a for a in range(len(shape)) if a not in skip]
+    window: dict[int, Size] = {
+        axis: updates[a] for a, axis in zip(s.update_window_dims, placed, strict=True)
+    }
+    lasts = [
+        shape[a] - window.get(a, 1) if is_symbolic(shape[a]) else None
+        for a in s.scatter_dims_to_operand_dims
+    ]
+    vectors = src[1]
+    if any(last is not None for last in lasts):
+        mode = "clip" if s.mode == "clip" else "fill"
+        vectors = _index_parts(self, vectors, s.scatter_dims_to_operand_dims, lasts, mode)
+    return UOp(Op.SCATTER, (src[0], vectors, src[2]), s)
+
+
+def _starts(self: _Bounder, n: UOp, starts: Src, sizes: Sequence[Size]) -> Src:
+    """Starts of slices, moved inside symbolic axes."""
+    shape = n.src[0].aval.shape
+    return tuple(
+        _clamped(s if s.aval.dtype == INT64 else UOp(Op.CAST, (s,), (INT64, False)),
+                 self.scalar(size - part)) if is_symbolic(size) else s
+        for s, size, part in zip(starts, shape, sizes, strict=True)
+    )  # fmt: skip
+
+
+def _dynamic_slice(self: _Bounder, n: UOp, src: Src) -> UOp:
+    starts = _starts(self, n, src[1:], n.arg)
+    return UOp(Op.DYNAMIC_SLICE, (src[0], *starts), self.sizes.shape(n.arg))
+
+
+def _dynamic_update(self: _Bounder, n: UOp, src: Src) -> UOp:
+    starts = _starts(self, n, src[2:], n.src[1].aval.shape)
+    return UOp(Op.DYNAMIC_UPDATE, (*src[:2], *starts))
+
+
+def _random_bits(self: _Bounder, n: UOp, src: Src) -> UOp:
+    """Bits are numbered densely: those of [b, n] are made as those of [b*n]."""
+    shape, width = n.arg
+    dense = dense_shape(shape)
+    lead = n.src[0].aval.shape[:-1]
+    made = UOp(Op.RANDOM_BITS, src, (self.sizes.shape(dense), width))
+    return self.reshape(made, (*lead, *dense), (*lead, *shape))
+
+
+def _sort(self: _Bounder, n: UOp, src: Src) -> UOp:
+    axis, *_ = n.arg
+    shape = n.operands[0].aval.shape
+    if is_symbolic(shape[axis]):
+        raise refused(n)
+    return UOp(Op.SORT, tuple(self.copied(x, shape) for x in src), n.arg)
+
+
+def _fft(self: _Bounder, n: UOp, src: Src) -> UOp:
+    shape = n.operands[0].aval.shape
+    if any(map(is_symbolic, shape[len(shape) - len(n.arg[1]) :])):
+        raise refused(n)
+    made = UOp(Op.FFT, (self.copied(src[0], shape),), n.arg)
+    return self.copied(made, n.aval.shape)
+
+
+def _scan(self: _Bounder, n: UOp, src: Src) -> UOp:
+    return UOp(Op.SCAN, src, replace(n.arg, length=self.sizes.bounded(n.arg.length)))
+
+
+def _call(self: _Bounder, n: UOp, src: Src) -> UOp:
+    """A program of its own: dense arguments and results, and its sizes among ours."""
+    body, inner = bound_sizes(n.src[0])
+    args = [
+        self.reshape(x, s.aval.shape, dense_shape(s.aval.shape))
+        for x, s in zip(src[1:], n.operands, strict=True)
+    ]
+    numbers = tuple(self.sizes.number(size) for size in inner.numbers)
+    call = UOp(Op.CALL, (body, *args), replace(n.arg, params=("sizes", *numbers)))
+    shapes = [a.shape for a in n.aval.elts]
+    outs = [
+        self.reshape(o, dense_shape(shape), shape)
+        for o, shape in zip(results(call), shapes, strict=True)
+    ]
+    return tuple_of(outs)
+
+
+def _gettuple(self: _Bounder, n: UOp, src: Src) -> UOp:
+    return get(src[0], n.arg)
+
+
+SAME = frozenset(
+    {
+        Op.PERMUTE, Op.REDUCE, Op.ARGREDUCE, Op.REMAT, Op.OPTIMIZATION_BARRIER, Op.WHILE, Op.COND,
+        Op.TUPLE,
+    }
+)  # fmt: skip
+"""Ops that only need their sources bounded; so do elementwise ones."""
+
+RULES: dict[Op, Callable[[_Bounder, UOp, Src], UOp]] = {
+    Op.GETTUPLE: _gettuple,
+    Op.IOTA: _iota,
+    Op.RESHAPE: _reshape,
+    Op.EXPAND: _expand,
+    Op.SLICE: _slice,
+    Op.FLIP: _flip,
+    Op.PAD: _pad,
+    Op.CONCAT: _concat,
+    Op.WINDOW: _window,
+    Op.PREFIX: _prefix,
+    Op.DOT: _dot,
+    Op.GATHER: _gather,
+    Op.SCATTER: _scatter,
+    Op.DYNAMIC_SLICE: _dynamic_slice,
+    Op.DYNAMIC_UPDATE: _dynamic_update,
+    Op.RANDOM_BITS: _random_bits,
+    Op.SORT: _sort,
+    Op.FFT: _fft,
+    Op.SCAN: _scan,
+    Op.CALL: _call,
+}
+"""(walk, node, bounded sources) -> the bounded node, for ops that mention sizes."""
+
+
+def refused(n: UOp) -> Exception:
+    """The error for an op that has no form over symbolic axes."""
+    shapes = ", ".join(s.aval.str_short() for s in n.operands if isinstance(s.aval, Aval))
+    return LoweringError(
+        f"{n.op.name.lower()} of {shapes} cannot be compiled for a symbolic axis. Call the function "
+        "with arrays of known size (jit without dynamic_shapes compiles once per size), or do this "
+        "step outside of it."
+    )
