@@ -245,6 +245,22 @@ def test_a_kernel_prints_as_its_loops() -> None:
     )
 
 
+def test_an_argmax_whose_index_is_its_loop_prints_one_loop() -> None:
+    """The index was taken for one more range that the fold closes."""
+    i, k = loop(0, 5), loop(1, 3, "reduce")
+    x = UOp(Op.LOAD, (UOp(Op.INDEX, (p(1, 15), add(mul(i, integer(3)), k))),))
+    most = get(UOp(Op.FOLD, (x, k, k), "argmax"), 1)
+    at = UOp(Op.INDEX, (p(0, 5, dtype=np.dtype(np.int64)), i))
+    assert print_kernel(UOp(Op.SINK, (UOp(Op.END, (UOp(Op.STORE, (at, most)), i)),))) == (
+        "kernel(p0: i64[5], p1: f32[15]):\n"
+        "  for r0 in 0..5 (loop):\n"
+        "    a = argmax of nothing\n"
+        "    for r1 in 0..3 (reduce):\n"
+        "      a = argmax(a, p1[r0*3 + r1], r1)\n"
+        "    p0[r0] = a.1"
+    )
+
+
 def test_guarded_loads_and_operators_print_as_read() -> None:
     r = loop(0, 9)
     guarded = UOp(Op.INDEX, (p(0, 9), r, lt(r, integer(4))))

@@ -220,10 +220,26 @@ def test_throw_under_jit_raises_when_the_program_runs():
         f(-1.0)
 
 
-def test_of_several_examples_the_first_that_fails_is_named():
-    f = tinyjax.vmap(positive(tinyjax, checkify))
-    with pytest.raises(checkify.JaxRuntimeError, match="got -1.0 and -2.0"):
-        f(np.array([1, -1, 2, -3], "f4"))
+@pytest.mark.parametrize("form", ["vmap", "of checkify", "vmap twice", "under jit"])
+def test_of_several_examples_the_last_that_fails_is_named_as_in_jax(form: str):
+    x = np.array([1, -1, 2, -3, 4], "f4")
+
+    def case(J, C):
+        f = positive(J, C)
+        error, _ = {
+            "vmap": lambda: (lambda y: (None, J.vmap(f)(y))),
+            "of checkify": lambda: J.vmap(C.checkify(f)),
+            "vmap twice": lambda: J.jit(C.checkify(lambda y: J.vmap(J.vmap(f))(J.numpy.stack([y, -y])))),
+            "under jit": lambda: J.jit(C.checkify(J.vmap(f))),
+        }[form]()(x)
+        error.throw()
+
+    messages = []
+    for J, C in ((oracle, oracle_checkify), (tinyjax, checkify)):
+        with pytest.raises(C.JaxRuntimeError) as caught:
+            case(J, C)
+        messages.append(str(caught.value).splitlines()[0])
+    assert messages[0] == messages[1]
 
 
 def test_debug_checks_exist_only_under_checkify():

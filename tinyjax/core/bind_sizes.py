@@ -1,4 +1,5 @@
-"""Sizes for symbolic dimensions: a body traced for every size -> the body of one.
+"""Sizes for symbolic dimensions: a body traced for every size -> the body of one, or of others that
+are symbolic.
 
 Nodes keep their ops; avals, the sizes in their static data and the bodies inside follow. What was
 decided while tracing stays decided, so the result is what the one trace means at these sizes.
@@ -14,15 +15,16 @@ import numpy as np
 
 from tinyjax.core import sites
 from tinyjax.core.avals import Aval, TupleAval, aval, tuple_aval
-from tinyjax.core.dims import Atom, DimExpr, evaluate
+from tinyjax.core.build import scalar
+from tinyjax.core.dims import Atom, DimExpr, Size, evaluate
 from tinyjax.core.infos import Backward, each_backward
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, const, toposort, tuple_of
+from tinyjax.core.uop import UOp, toposort, tuple_of
 
 INDEX_DTYPE = np.dtype(np.int64)
 
 
-def bind_sizes(body: UOp, sizes: Mapping[Atom, int]) -> UOp:
+def bind_sizes(body: UOp, sizes: Mapping[Atom, Size]) -> UOp:
     """The closed body with the value of each dimension in place of it.
 
     Bodies that a derivative rule holds are bound too, those made on demand when they are made.
@@ -35,7 +37,7 @@ def bind_sizes(body: UOp, sizes: Mapping[Atom, int]) -> UOp:
 class _Binder:
     """What is bound already, for one choice of sizes."""
 
-    def __init__(self, sizes: Mapping[Atom, int]) -> None:
+    def __init__(self, sizes: Mapping[Atom, Size]) -> None:
         self.sizes = sizes
         self.nodes: dict[UOp, UOp] = {}
         self.args: dict[Any, Any] = {}
@@ -49,7 +51,7 @@ class _Binder:
 
     def node(self, node: UOp) -> UOp:
         if node.op is Op.DIM:
-            return const(evaluate(node.arg, self.sizes), INDEX_DTYPE)
+            return scalar(evaluate(node.arg, self.sizes), INDEX_DTYPE)
         src = tuple(self.nodes[s] for s in node.src)
         return tuple_of(src) if node.op is Op.TUPLE else UOp(node.op, src, self.arg(node.arg))
 

@@ -459,6 +459,18 @@ def gather(x: UOp, indices: UOp, info: GatherInfo, fill: UOp | None = None) -> U
     return UOp(Op.GATHER, (x, indices) if fill is None else (x, indices, fill), info)
 
 
+def take(x: UOp, positions: UOp, axis: int) -> UOp:
+    """The slices at a vector of positions, which lie inside of the axis."""
+    info = GatherInfo(
+        offset_dims=tuple(i for i in range(x.aval.ndim) if i != axis),
+        collapsed_slice_dims=(axis,),
+        start_index_map=(axis,),
+        slice_sizes=tuple(1 if i == axis else s for i, s in enumerate(x.aval.shape)),
+        mode="promise_in_bounds",
+    )
+    return gather(x, unsqueeze(positions, 1), info)
+
+
 def scatter(x: UOp, indices: UOp, updates: UOp, info: ScatterInfo) -> UOp:
     """XLA scatter."""
     return UOp(Op.SCATTER, (x, indices, updates), info)

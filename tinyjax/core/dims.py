@@ -51,7 +51,7 @@ class Atom:
         self.kind, self.name, self.args = kind, name, args
         self.low, self.high, self.multiple = low, high, multiple
 
-    def value(self, sizes: Mapping[Atom, int]) -> int:
+    def value(self, sizes: Mapping[Atom, Size]) -> Size:
         """Its value where dimensions have these."""
         if self.kind == "dim":
             return sizes[self] // self.multiple
@@ -64,13 +64,6 @@ class Atom:
     def __reduce__(self) -> tuple[Any, ...]:
         return atom, (self.kind, self.name, self.args, self.low, self.high, self.multiple)
 
-
-OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "max": max,
-    "min": min,
-}
 
 Monomial = tuple[Atom, ...]
 
@@ -465,8 +458,8 @@ def largest(x: Size) -> int:
     return bounds_of(x)[1]
 
 
-def evaluate(x: Size, sizes: Mapping[Atom, int]) -> int:
-    """The value of a size where dimensions have these."""
+def evaluate(x: Size, sizes: Mapping[Atom, Size]) -> Size:
+    """The value of a size where dimensions have these: an int, or a size if one of them is symbolic."""
     if not isinstance(x, DimExpr):
         return int(x)
     return sum(c * math.prod(a.value(sizes) for a in m) for m, c in x.terms)
@@ -594,7 +587,7 @@ def minimum(x: Size, y: Size) -> Size:
 
 
 def _extreme(kind: str, x: Size, y: Size) -> Size:
-    of = OPERATIONS[kind]
+    of = max if kind == "max" else min
     if not isinstance(x, DimExpr) and not isinstance(y, DimExpr):
         return of(x, y)
     low, high = bounds_of(x - y)
@@ -602,6 +595,15 @@ def _extreme(kind: str, x: Size, y: Size) -> Size:
         return x if (low >= 0) == (kind == "max") else y
     (a, b), (c, d) = bounds_of(x), bounds_of(y)
     return _of(atom(kind, f"{kind}({x}, {y})", (x, y), of(a, c), of(b, d)))
+
+
+OPERATIONS: dict[str, Callable[[Size, Size], Size]] = {
+    "floordiv": divide,
+    "mod": remainder,
+    "max": maximum,
+    "min": minimum,
+}
+"""What atoms do that are no dimensions."""
 
 
 # --- arrays: installed by the engine ------------------------------------------------------------

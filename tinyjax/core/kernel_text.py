@@ -126,9 +126,11 @@ def put(block: _Block, path: Sequence[_Block], item: str | _Block) -> None:
 
 
 def range_text(node: UOp) -> str:
-    """`for r1 in 0..32 (reduce):`"""
+    """`for r1 in 0..32 (reduce):`, `for r1 in 0..min(d0, 32) (loop):`"""
     size = node.src[0]
     extent = str(int(const_value(size))) if size.op is Op.CONST else expression(size)
+    for limit in node.src[1:]:
+        extent = f"min({expression(limit)}, {extent})"
     return f"for r{node.arg[0]} in 0..{extent} ({node.arg[1]}):"
 
 
@@ -136,7 +138,8 @@ def closed_ranges(node: UOp) -> list[UOp]:
     """The ranges a FOLD, END or STAGE closes."""
     if node.op not in (Op.FOLD, Op.END, Op.STAGE):
         return []
-    return [s for s in node.src[1:] if s.op is Op.RANGE]
+    first = 2 if node.arg in ("argmax", "argmin") else 1  # an index may itself be a range
+    return [s for s in node.src[first:] if s.op is Op.RANGE]
 
 
 class _Kernel:

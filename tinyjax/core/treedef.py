@@ -338,7 +338,10 @@ class PyTreeDef:
     def from_node_data_and_children(
         registry: Any, node_data: tuple[type, Any] | None, children: Iterable[PyTreeDef]
     ) -> PyTreeDef:
-        """The structure with this root; the inverse of `node_data` and `children`."""
+        """The structure with this root; the inverse of `node_data` and `children`.
+
+        `registry` changes nothing: there is one.
+        """
         parts = tuple(children)
         if node_data is None:
             if parts:

@@ -309,11 +309,33 @@ def depends_on(roots: Sequence[UOp], variables: Iterable[Var]) -> Callable[[UOp]
     return lambda n: not wanted.isdisjoint(n.free)
 
 
+def active_operands(node: UOp, index: int) -> list[UOp]:
+    """Operands of a call, loop or branch that a result depends on differentiably, by its bodies."""
+    bodies, first, lead, carry = node.bodies, 0, 0, 0
+    if node.op is Op.COND:
+        first = 1
+    elif node.op is Op.SCAN:
+        lead, carry = node.arg.num_consts, node.arg.num_carry
+    elif node.op is Op.WHILE:
+        bodies, first, lead = bodies[1:], node.arg.cond_consts, node.arg.body_consts
+        carry = len(node.operands) - first - lead
+    slots: set[int] = set()
+    todo = [index]
+    while todo:
+        at = todo.pop()
+        for slot in {s for body in bodies for s in body.src[at]._active or ()} - slots:
+            slots.add(slot)
+            if lead <= slot < lead + carry:  # what an earlier step made of it
+                todo.append(slot - lead)
+    return [node.operands[first + slot] for slot in sorted(slots)]
+
+
 def active(node: UOp) -> frozenset[Any]:
     """What `node` depends on differentiably: `Var`s of grad-like traces and PARAM slots of a body.
 
-    Reached through inexact values only, not behind STOP_GRADIENT. Through a CALL the dependence is
-    that of the body's result, so `jit(stop_gradient)` is not active. Computed when asked for.
+    Reached through inexact values only, not behind STOP_GRADIENT. Through calls, loops and branches
+    the dependence is that of the body's result, so `jit(stop_gradient)` is not active. Computed when
+    asked for.
     """
     if node._active is not None:
         return node._active  # type: ignore[no-any-return]
@@ -330,10 +352,9 @@ def active(node: UOp) -> frozenset[Any]:
             found = frozenset((n.arg[0],))
         elif n.op is Op.STOP_GRADIENT:
             pass
-        elif n.op is Op.GETTUPLE and n.src[0].op is Op.CALL:
-            call = n.src[0]
-            for slot in sorted(call.src[0].src[n.arg]._active or ()):
-                found = union(found, call.src[1 + slot]._active or NO_VARS)
+        elif n.op is Op.GETTUPLE and n.src[0].op in BODIES:
+            for s in active_operands(n.src[0], n.arg):
+                found = union(found, s._active or NO_VARS)
         else:
             for s in n.operands:
                 found = union(found, s._active or NO_VARS)

@@ -501,7 +501,7 @@ class Array:
         return self.addressable_shards[index].data  # type: ignore[no-any-return]
 
     def to_device(self, device: Any, *, stream: Any = None) -> Array:
-        """`jax.device_put(x, device)`."""
+        """`jax.device_put(x, device)`; `stream` is for GPUs and changes nothing."""
         from tinyjax.engine.devices import device_put  # it stands on this file
 
         return device_put(self, device)  # type: ignore[no-any-return]

@@ -542,8 +542,10 @@ class CustomFunction:
         symbolic_zeros: bool = False,
         optimize_remat: bool = False,
     ) -> None:
-        """Give the reverse rule: `fwd(*args) -> (out, residuals)`, `bwd(*nondiff, residuals,
-        ct)`."""
+        """Give the reverse rule: `fwd(*args) -> (out, residuals)`, `bwd(*nondiff, residuals, ct)`.
+
+        `optimize_remat` changes nothing: what nothing reads is never computed.
+        """
         self.vjp_rule, self.vjp_symbolic = (fwd, bwd), symbolic_zeros
 
     @api_boundary

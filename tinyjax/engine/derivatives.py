@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,6 @@ from tinyjax.engine.refs import (
     held,
     opened,
     refuse_twice,
-    settle_refs,
     store,
     through,
 )
@@ -48,11 +47,11 @@ from tinyjax.engine.tracing import (
     stage,
 )
 from tinyjax.engine.values import finish_all, is_array_like, lift, shaped_abstractify
-from tinyjax.interpreters.effects import apply_rule, has_effects, jvp_in_chain
+from tinyjax.interpreters.effects import apply_rule, has_effects, jvp_in_chain, unseeing
 from tinyjax.interpreters.linearity import NotLinear, dependence
 from tinyjax.interpreters.linearize import known_frontier, tangent_aval
 from tinyjax.interpreters.residuals import LITERALS
-from tinyjax.interpreters.trace import Trace, open_trace, rebind
+from tinyjax.interpreters.trace import Trace, open_trace, rebind, to_be_transposed
 from tinyjax.interpreters.transpose import transpose, transposed_body
 
 Argnums = int | Sequence[int]
@@ -117,23 +116,37 @@ def bind(
 
 
 def leave(trace: Trace, roots: Sequence[UOp], mapping: dict[UOp, UOp]) -> list[UOp]:
-    """`roots` of a trace that ends, its variables replaced; its effects go on or happen now."""
-    settle_refs(trace, mapping)
-    found = rebind([*roots, *trace.chain.tokens], mapping)
+    """`roots` of a trace that ends, its variables replaced; its effects go on or happen now, and
+    mutable arrays from outside get their values."""
+    cells = list(dict.fromkeys(trace.touched))
+    found = rebind([*roots, *(c.node for c in cells), *trace.chain.tokens], mapping)
     if trace.chain.tokens:
         trace.chain.last = found.pop()
-    return settle(trace, found)
+    found = settle(trace, found)
+    for cell, value in zip(cells, finish_all(found[len(roots) :]), strict=True):
+        cell.node = value.node
+    return found[: len(roots)]
 
 
-def refuse_joint(outs: Sequence[UOp], tangents: Iterable[UOp]) -> None:
-    """Raise ValueError if values depend on tangents: there is a while loop whose callbacks' results
-    would be needed twice."""
-    needs_tangent = depends_on(outs, [t.arg for t in tangents])
-    if any(map(needs_tangent, outs)):
+def linearized_nodes(
+    outs: Sequence[UOp], tangents: dict[UOp, UOp], trace: Trace
+) -> tuple[list[UOp], list[UOp | None]]:
+    """Outputs and their tangents, linear in `tangents`, on which neither outputs nor effects depend.
+
+    Raises: ValueError for a while loop whose callbacks' results would be needed twice.
+    """
+    with to_be_transposed():
+        values, touts = jvp_in_chain(outs, tangents, trace.chain, jvp_nodes)
+    dots = list(tangents.values())
+    if trace.chain.last is not None:
+        trace.chain.last = unseeing(trace.chain.last, dots)
+    needs_tangent = depends_on(values, [t.arg for t in dots])
+    if any(map(needs_tangent, values)):
         raise ValueError(
-            "a while_loop with io_callback that is being differentiated under jit can be by jax.jvp "
-            "alone: it runs once, with primals and tangents.\n  Use jax.jvp, or lax.scan."
+            "Reverse-mode differentiation and jax.linearize do not work under jit for a while_loop "
+            "with io_callback: it runs once, with primals and tangents.\n  Use jax.jvp, or lax.scan."
         )
+    return values, touts
 
 
 def apply_effectful(fun: Any, body: UOp, args: Sequence[UOp]) -> list[UOp]:
@@ -318,10 +331,9 @@ def _value_and_grad(
             y = check_scalar_output(out, fun, what, holomorphic, has_aux)
             inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
             tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
-            (y,), (ty,) = jvp_in_chain([y], tangents, trace.chain, jvp_nodes)
+            (y,), (ty,) = linearized_nodes([y], tangents, trace)
             seed = b.scalar(1, y.dtype)
             cts = transpose([ty], [seed], list(tangents.values())) if ty is not None else []
-            refuse_joint([y], tangents.values())
             cts = cts or [None] * len(inexact)
             gradients = {v: derivative(ct, v.aval) for v, ct in zip(inexact, cts, strict=True)}
             aux_leaves, aux_tree = tree_flatten(aux)
@@ -711,8 +723,7 @@ def linearize_arguments(
         outs, out_tree = output_nodes(out, fun, kind)
         inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
         tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
-        outs, touts = jvp_in_chain(outs, tangents, trace.chain, jvp_nodes)
-        refuse_joint(outs, tangents.values())
+        outs, touts = linearized_nodes(outs, tangents, trace)
         roots = [b.cast(t, o.dtype) for o, t in zip(outs, touts, strict=True) if t is not None]
         frontier = [
             n for n in known_frontier(roots, list(tangents.values())) if n.op not in LITERALS

@@ -93,6 +93,7 @@ def function(
     name: str | None = None,
     static_argnums: Numbers = None,
     static_argnames: Names = None,
+    dynamic_shapes: Any = None,
 ) -> Any:
     """Make `fun` one call: printed, cached, differentiated and (if asked) compiled as a unit.
 
@@ -101,6 +102,7 @@ def function(
     `grad_fxn(cotangent, *args)` replaces the derivative rule: it gets the cotangent of the output
     (a tree like it) and the arguments, and returns a tuple with a cotangent, or None, per argument
     (of a method: `self` is the first).
+    `dynamic_shapes` as in `jit`: one trace and one program for arguments of a range of sizes.
     Example: `@function(precompile=True)`.
     """
     if fun is None:
@@ -113,6 +115,7 @@ def function(
             name=name,
             static_argnums=static_argnums,
             static_argnames=static_argnames,
+            dynamic_shapes=dynamic_shapes,
         )
     info = CallInfo(
         "function",
@@ -121,6 +124,11 @@ def function(
         precompile_backward=precompile_backward,
     )
     made = Function(
-        fun, info, allow_implicit, static_argnums=static_argnums, static_argnames=static_argnames
+        fun,
+        info,
+        allow_implicit,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        dynamic_shapes=dynamic_shapes,
     )
     return made if grad_fxn is None else Ruled(made, grad_fxn)

@@ -28,7 +28,7 @@ from tinyjax.core.treedef import PyTreeDef
 from tinyjax.core.uop import UOp, Var
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish_all, lift, shaped_abstractify, to_array
-from tinyjax.interpreters.trace import Cell, Trace, differentiated, rebind, state
+from tinyjax.interpreters.trace import Cell, Trace, differentiated, state
 
 
 class Ref:
@@ -158,12 +158,6 @@ def assign(ref: Ref, node: UOp) -> None:
             )
         trace.touched.append(cell)
     cell.node = node
-
-
-def settle_refs(trace: Trace, mapping: dict[UOp, UOp]) -> None:
-    """What was written inside a trace that ends, its variables replaced."""
-    for cell in dict.fromkeys(trace.touched):
-        (cell.node,) = (x.node for x in finish_all(rebind([cell.node], mapping)))
 
 
 @api_boundary

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tinyjax.core.avals import Aval
-from tinyjax.core.dims import Atom, DimExpr, Size, describe, dims_of, evaluate, is_symbolic
+from tinyjax.core.dims import Atom, Dim, DimExpr, Size, describe, dims_of, evaluate, is_symbolic
 from tinyjax.core.treedef import tree_flatten
 
 Axes = Mapping[int, Size]
@@ -137,85 +137,116 @@ def symbolic_avals(
 
 def find_sizes(
     symbolic: Sequence[Aval], actual: Sequence[Aval], paths: Callable[[], list[str]]
-) -> dict[Atom, int]:
+) -> dict[Atom, Size]:
     """The values of the dimensions for which symbolic avals are the actual ones.
 
+    Actual sizes may be symbolic themselves, as where one function of symbolic sizes is called by
+    another; the values are sizes then.
     Raises: TypeError where ranks, fixed sizes or dtypes differ; ValueError for a size out of bounds
     or two different sizes for one dimension; each names the argument and the axis.
     """
-    found: dict[Atom, int] = {}
-    where: dict[Atom, str] = {}
-    later: list[tuple[int, int, DimExpr, int]] = []
+    found: dict[Atom, Size] = {}
+    where: dict[Atom, tuple[int, int]] = {}
+    later: list[tuple[int, int, DimExpr, Size]] = []
     for i, (of, given) in enumerate(zip(symbolic, actual, strict=True)):
-        if of is given:
-            continue
         if of.ndim != given.ndim or of.dtype != given.dtype:
             raise mismatch(paths()[i], of, given)
         for axis, (size, value) in enumerate(zip(of.shape, given.shape, strict=True)):
-            if not is_symbolic(size):
-                if size != value:
-                    raise mismatch(paths()[i], of, given)
-            elif len(size.terms) == 1 and size.terms[0][1] == 1 and len(size.terms[0][0]) == 1:
-                (atom,) = size.terms[0][0]
-                if atom.kind == "dim":
-                    if found.setdefault(atom, value) != value:
-                        raise ValueError(
-                            f"{axis_of(paths()[i], axis)} has size {value}, but {where[atom]} has "
-                            f"size {found[atom]}; both are {atom.name}.\n  Sizes of one Dim must be "
-                            "equal; give the axes different Dims if they need not be."
-                        )
-                    if atom not in where:
-                        where[atom] = axis_of(paths()[i], axis)
-                    check_bounds(size, value, where[atom])
-                else:
-                    later.append((i, axis, size, value))
-            else:
+            if isinstance(size, Dim):
+                atom = size.atom
+                if atom not in found:
+                    check_bounds(size, value, lambda: axis_of(paths()[i], axis))  # noqa: B023
+                    found[atom], where[atom] = value, (i, axis)
+                elif not same_size(found[atom], value):
+                    j, first = where[atom]
+                    raise ValueError(
+                        f"{axis_of(paths()[i], axis)} has size {value}, but "
+                        f"{axis_of(paths()[j], first)} has size {found[atom]}; both are {atom.name}.\n"
+                        "  Sizes of one Dim must be equal; give the axes different Dims if they need "
+                        "not be."
+                    )
+            elif is_symbolic(size):
                 later.append((i, axis, size, value))
-    for i, axis, size, value in later:
-        place = axis_of(paths()[i], axis)
-        for atom in [a for a in dims_of([size]) if a not in found]:
-            solved = solve(size, atom, value)
-            if solved is None:
-                raise ValueError(
-                    f"{place} has size {value} and is {size}, from which {atom.name} cannot be told.\n"
-                    f"  Let an axis of some argument be {atom.name} itself."
-                )
-            found[atom] = solved
-            bound = DimExpr.of_atom(atom)
-            check_bounds(bound, solved, f"{atom.name} (from {place}, which is {size})")
-        if evaluate(size, found) != value:
-            raise ValueError(
-                f"{place} has size {value}, but it is {size} = {evaluate(size, found)} where "
-                + ", ".join(f"{a.name} = {found[a]}" for a in dims_of([size]))
-                + "."
-            )
+            elif not same_size(size, value):
+                raise mismatch(paths()[i], of, given)
+    solve(later, found, lambda i, axis: axis_of(paths()[i], axis))
     return found
 
 
-def solve(size: DimExpr, atom: Atom, value: int) -> int | None:
-    """The value of a dimension for which `a*atom + b` is `value`; None if that is not its form."""
-    factor = rest = 0
-    for monomial, c in size.terms:
-        if monomial == (atom,):
-            factor = c
-        elif monomial == ():
-            rest = c
-        else:
-            return None
-    if not factor or (value - rest) % factor:
-        return None
-    return (value - rest) // factor
+def solve(
+    equations: list[tuple[int, int, DimExpr, Size]],
+    found: dict[Atom, Size],
+    place: Callable[[int, int], str],
+) -> None:
+    """Add the dimensions that axes tell, whose sizes are expressions: those of which all but one
+    dimension is known, and which are linear in that one."""
+    while equations:
+        chosen, slope, rest = None, 0, 0
+        for k, (_, _, size, _) in enumerate(equations):
+            unknown = [a for a in dims_of([size]) if a not in found]
+            if not unknown:
+                chosen = k
+                break
+            if len(unknown) == 1:
+                (atom,) = unknown
+                slope, rest = linear(evaluate(size, {**found, atom: dim_of(atom)}), atom)
+                if slope:
+                    chosen = k
+                    break
+        i, axis, size, value = equations.pop(chosen or 0)
+        unknown = [a for a in dims_of([size]) if a not in found]
+        if chosen is None:
+            names = ", ".join(a.name for a in unknown)
+            raise ValueError(
+                f"{place(i, axis)} has size {value} and is {size}, from which {names} cannot be told.\n"
+                f"  Let an axis of some argument be {names} itself."
+            )
+        for atom in unknown:
+            found[atom] = (value - rest) // slope * atom.multiple
+        known = ", ".join(f"{a.name} = {found[a]}" for a in dims_of([size]))
+        if not same_size(evaluate(size, found), value):
+            raise ValueError(
+                f"{place(i, axis)} has size {value}, but it is {size} = {evaluate(size, found)} where "
+                f"{known}."
+            )
+        for atom in unknown:
+            check_bounds(
+                dim_of(atom),
+                found[atom],
+                lambda: f"{atom.name} (from {place(i, axis)}, which is {size})",  # noqa: B023
+            )
 
 
-def check_bounds(size: DimExpr, value: int, where: str) -> None:
+def linear(size: Size, atom: Atom) -> tuple[int, Size]:
+    """(slope, rest) of a size that is slope * atom + rest; a slope of 0 if that is not its form."""
+    if not is_symbolic(size):
+        return 0, size
+    slope = next((c for monomial, c in size.terms if monomial == (atom,)), 0)
+    rest = size - slope * DimExpr.of_atom(atom)
+    return (0 if atom in dims_of([rest]) else slope), rest
+
+
+def dim_of(atom: Atom) -> DimExpr:
+    """The dimension as a size."""
+    return DimExpr.of_atom(atom) * atom.multiple  # type: ignore[no-any-return]
+
+
+def same_size(a: Size, b: Size) -> bool:
+    """Whether two sizes are equal whatever the values of dimensions."""
+    return same_shape((a,), (b,))
+
+
+def check_bounds(size: DimExpr, value: Size, where: Callable[[], str]) -> None:
     """Raise if a dimension may not have a value."""
     (atom,) = dims_of([size])
-    if atom.low <= value <= atom.high and value % atom.multiple == 0:
+    low, high = bounds_of(value)
+    unit = atom.multiple
+    if atom.low * unit <= low and high <= atom.high * unit and same_size(value % unit, 0):
         return
     raise ValueError(
-        f"{where} has size {value}, but its dimension is symbolic {describe(size)}.\n"
-        f"  Widen the bounds of Dim({atom.name!r}, ...), pad the array, or leave the axis out of "
-        "dynamic_shapes to compile for this size alone."
+        f"{where()} has size {value} {describe(value)}".rstrip()
+        + f", but its dimension is symbolic {describe(size)}.\n  Widen the bounds of "
+        f"Dim({atom.name!r}, ...), pad the array, or compile for this size alone, without a Dim."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.body import hoist_memory, inherited, params_of
 from tinyjax.core.composites import raised_body
+from tinyjax.core.dims import largest
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
@@ -287,8 +288,7 @@ class Lowered(Stage):
         inputs = params_of(self.stages.body)
         return {
             "flops": arithmetic(self.stages.body),
-            "bytes accessed": sum(a.nbytes for a in inputs.values())
-            + sum(a.nbytes for a in self.stages.traced.out_avals),
+            "bytes accessed": bytes_of(inputs.values()) + bytes_of(self.stages.traced.out_avals),
             "kernels": len(self.kernels),
             "steps": len(plan.steps),
             "arena bytes": plan.arena_bytes,
@@ -324,7 +324,8 @@ class Lowered(Stage):
     def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Compiled:
         """Machine code for exactly these argument types.
 
-        Both options are for XLA and change nothing; tinyjax.config has those of this compiler.
+        `compiler_options` and `device_assignment` are for XLA and change nothing; tinyjax.config has
+        the options of this compiler.
         """
         return Compiled(self)
 
@@ -351,6 +352,11 @@ class MemoryStats:
     alias_size_in_bytes: int
     temp_size_in_bytes: int
     peak_memory_in_bytes: int
+
+
+def bytes_of(avals: Iterable[Aval]) -> int:
+    """Bytes of values; symbolic sizes count as their upper bounds."""
+    return sum(largest(a.nbytes) for a in avals)
 
 
 class Compiled(Stage):
@@ -416,8 +422,8 @@ class Compiled(Stage):
         stages, cost = self.stages, self.lowered.cost
         donated = [a.nbytes for i, a in enumerate(stages.avals) if i in stages.donated]
         return MemoryStats(
-            argument_size_in_bytes=sum(a.nbytes for a in stages.avals),
-            output_size_in_bytes=sum(a.nbytes for a in stages.traced.out_avals),
+            argument_size_in_bytes=bytes_of(stages.avals),
+            output_size_in_bytes=bytes_of(stages.traced.out_avals),
             alias_size_in_bytes=sum(donated),
             temp_size_in_bytes=cost["arena bytes"],
             peak_memory_in_bytes=cost["peak bytes"],

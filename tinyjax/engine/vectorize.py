@@ -10,6 +10,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core.avals import aval
+from tinyjax.core.dims import as_size
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import tree_flatten
@@ -86,7 +87,7 @@ def mapped_size(
             f"{path} has shape {node.shape} and is mapped along axis {position}"
         )
     if axis_size is not None:
-        sizes.setdefault(int(axis_size), []).append(f"axis_size={axis_size} was given")
+        sizes.setdefault(as_size(axis_size), []).append(f"axis_size={axis_size} was given")
     if not sizes:
         raise ValueError(
             "vmap must have at least one non-None value in in_axes"
@@ -116,7 +117,9 @@ def vmap(
     """`fun` over a batch of examples.
 
     `in_axes` and `out_axes` are an axis, None (shared / unbatched), or trees of these that are
-    prefixes of the arguments and results. Keyword arguments are mapped along axis 0.
+    prefixes of the arguments and results. Keyword arguments are mapped along axis 0. `axis_name` names
+    the axis for collectives, `axis_size` states its size where nothing is mapped. `spmd_axis_name` and
+    `sum_match` are for meshes and change nothing.
     Raises: ValueError naming the argument path whose size or rank does not fit.
     Cost: that of `fun` on arrays with one more axis; nothing is looped over.
     """

@@ -25,11 +25,14 @@ from tinyjax import lax
 from tinyjax.core import dtypes
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_map, tree_unflatten
-from tinyjax.core.treedef import tree_flatten
-from tinyjax.engine.closures import closure_convert
+from tinyjax.core.treedef import PyTreeDef, tree_flatten
+from tinyjax.core.uop import UOp
+from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_vjp
-from tinyjax.engine.derivatives import float0_zeros, vjp
-from tinyjax.engine.values import is_array_like
+from tinyjax.engine.derivatives import apply_effectful, float0_zeros, vjp
+from tinyjax.engine.jit import jit
+from tinyjax.engine.tracing import argument_paths, name_of, stage_cached
+from tinyjax.engine.values import finish_all, is_array_like, lift, shaped_abstractify
 from tinyjax.engine.vectorize import vmap
 from tinyjax.flatten_util import ravel_pytree
 
@@ -208,7 +211,8 @@ def odeint(
     Shapes: leaves of the result are [len(t), *shape in y0]. Raises: TypeError if an argument is no
     array or the times are not floating. The tolerances suit float64 (`enable_x64`); in float32 give
     larger ones. Cost of a derivative: one integration backwards of twice the size, no memory for
-    steps. Source: see the module.
+    steps. `func` is traced and the solver compiled once per function, shapes and options.
+    Source: see the module.
     """
     for leaf in tree_flatten(args)[0]:
         if not is_array_like(leaf):
@@ -218,22 +222,48 @@ def odeint(
     if not is_array_like(t) or not dtypes.is_float(jnp.asarray(t).dtype):
         raise TypeError(f"t must be an array of floats, but got {t!r}.")
     t = jnp.asarray(t)
-    converted, consts = closure_convert(func, y0, t[0], *args)
-    start, unravel = ravel_pytree(y0)
-    options = (rtol, atol, mxstep, hmax)
+    options = (float(rtol), float(atol), float(mxstep), float(hmax))
+    example = (y0, t[0], *args)
+    leaves, tree = tree_flatten((example, {}))
+    avals = tuple(shaped_abstractify(x) for x in leaves)
+    traced = stage_cached(
+        func, tree, avals, "odeint", lambda: argument_paths(func, example, {})
+    )
+    solvers = traced.body.derived.setdefault("odeint", {})
+    key = (tree, traced.out_tree, options)
+    if traced.refs:
+        raise ValueError(
+            f"the function given to odeint ({name_of(func)}) uses a Ref from outside.\n  Pass what it "
+            "holds, ref[...], as one of the args."
+        )
+    if key not in solvers:
+        solvers[key] = jit(solver(func, traced.body, traced.out_tree, options))
+    return solvers[key](y0, t, tree_map(jnp.asarray, args), [Array(c) for c in traced.captured])
 
-    def field(y: Any, s: Any, *given: Any) -> Any:
-        return ravel_pytree(converted(unravel(y), s, *given))[0].astype(y.dtype)
 
-    def solve(y: Any, ts: Any, given: Any) -> Any:
-        return integrate(lambda v, s: field(v, s, *given), y, ts, *options)
+def solver(
+    func: Any, body: UOp, out_tree: PyTreeDef, options: Sequence[float]
+) -> Callable[..., Any]:
+    """(y0, times, args, captured values of `func`) -> solution, for a staged `func`."""
 
-    rule = custom_vjp(solve)
+    def solution(y0: Any, t: Any, args: Any, captured: Any) -> Any:
+        start, unravel = ravel_pytree(y0)
 
-    def fwd(y: Any, ts: Any, given: Any) -> Any:
-        ys = rule(y, ts, given)
-        return ys, (ys, ts, given)
+        def field(y: Any, s: Any, *given: Any) -> Any:
+            nodes = [lift(x) for x in tree_flatten((unravel(y), s, given))[0]]
+            slope = tree_unflatten(out_tree, finish_all(apply_effectful(func, body, nodes)))
+            return ravel_pytree(slope)[0].astype(y.dtype)
 
-    rule.defvjp(fwd, lambda res, g: adjoint(field, options, res, g))
-    given = tree_map(jnp.asarray, (*args, *consts))
-    return vmap(unravel)(rule(start, t, given))
+        def solve(y: Any, ts: Any, given: Any) -> Any:
+            return integrate(lambda v, s: field(v, s, *given), y, ts, *options)
+
+        rule = custom_vjp(solve)
+
+        def fwd(y: Any, ts: Any, given: Any) -> Any:
+            ys = rule(y, ts, given)
+            return ys, (ys, ts, given)
+
+        rule.defvjp(fwd, lambda res, g: adjoint(field, options, res, g))
+        return vmap(unravel)(rule(start, t, (*args, *captured)))
+
+    return solution

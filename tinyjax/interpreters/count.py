@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tinyjax.core.avals import Aval
+from tinyjax.core.dims import largest
 from tinyjax.core.ops import BODIES, ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, toposort
 
@@ -14,7 +15,8 @@ FREE = frozenset({Op.CAST, Op.BITCAST, Op.REAL, Op.IMAG, Op.COMPLEX})
 def arithmetic(body: UOp) -> int:
     """Scalar operations of one run: elementwise ops count 1 per element, contractions 2 per product.
 
-    Loops count their length (WHILE: one iteration), branches the most expensive one.
+    Loops count their length (WHILE: one iteration), branches the most expensive one, symbolic sizes
+    their upper bounds.
     """
     found = body.derived.get("arithmetic")
     if found is None:
@@ -26,17 +28,17 @@ def _of(n: UOp) -> int:
     if n.op in BODIES:
         inner = [arithmetic(b) for b in n.bodies]
         if n.op is Op.SCAN:
-            return int(inner[0] * n.arg.length)
+            return inner[0] * largest(n.arg.length)
         return max(inner) if n.op is Op.COND else sum(inner)
     if not isinstance(n.aval, Aval):
-        return int(n.src[0].aval.size) if n.op in (Op.ARGREDUCE, Op.SORT) and n.src else 0
+        return largest(n.src[0].aval.size) if n.op in (Op.ARGREDUCE, Op.SORT) and n.src else 0
     if n.op in ELEMENTWISE:
-        return 0 if n.op in FREE else int(n.aval.size)
+        return 0 if n.op in FREE else largest(n.aval.size)
     if n.op is Op.DOT:
         x = n.src[0]
-        return int(2 * n.aval.size * math.prod(x.shape[i] for i in n.arg.contract[0]))
+        return largest(2 * n.aval.size * math.prod(x.shape[i] for i in n.arg.contract[0]))
     if n.op in (Op.REDUCE, Op.PREFIX):
-        return int(n.src[0].aval.size)
+        return largest(n.src[0].aval.size)
     if n.op is Op.SCATTER:
-        return int(n.src[2].aval.size)
+        return largest(n.src[2].aval.size)
     return 0

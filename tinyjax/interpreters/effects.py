@@ -29,6 +29,7 @@ from tinyjax.core.uop import (
     UOp,
     active,
     const,
+    depends_on,
     get,
     results,
     substitute,
@@ -104,6 +105,31 @@ def jvp_in_chain(
     *moved, chain.last = substitute([*outs, *given, chain.last], {mark: after})
     rest = iter(moved[len(outs) :])
     return moved[: len(outs)], [None if t is None else next(rest) for t in touts]
+
+
+def token_passed(node: UOp, token: UOp, like: UOp | None = None) -> UOp:
+    """The results of a node, `token` in place of the one that it (or `like`) gives."""
+    place = token_of(results(node if like is None else like))
+    return tuple_of(inserted(without(results(node), place), place, token))
+
+
+def unseeing(last: UOp, tangents: Sequence[UOp]) -> UOp:
+    """The last token of a chain without the effects that depend on tangents: when the linear part is
+    transposed there are none to be seen (as in JAX)."""
+    sees = depends_on([last], [t.arg for t in tangents])
+    if not sees(last):
+        return last
+    done: dict[UOp, UOp] = {}
+    for n in toposort([last]):
+        src = tuple(done.get(s, s) for s in n.src)
+        place = token_of(n.operands)
+        if n.op is Op.GETTUPLE:
+            done[n] = get(src[0], n.arg)
+        elif place is not None and any(map(sees, without(n.operands, place))):
+            done[n] = token_passed(n, src[len(n.src) - len(n.operands) + place])
+        else:
+            done[n] = n.with_src(src)
+    return done[last]
 
 
 # --- custom functions as their rules ---------------------------------------------------------------
@@ -183,13 +209,13 @@ def ruled_call(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
         inexact = [i for i, a in enumerate(args) if dtypes.is_inexact(a.dtype)]
         rule = Ruled(rule, tuple(not given[i] for i in inexact))
     avals = [a.aval for a in args]
-    dots = [b.zeros(a.strip_weak_type()) for a in avals if dtypes.is_inexact(a.dtype)]
+    dots = [] if rule.has_vjp else tangents_of(avals)
     body = rule.vjp_bodies(avals, ())[0] if rule.has_vjp else rule.jvp_body(avals, ())[0]
     if place is None and not has_effects(body):
         return n
     params = [fresh_var(a) for a in (*avals, TOKEN)]
-    values = open_body(body, [*params[:-1], *([] if rule.has_vjp else dots), params[-1]])
-    last = values[token_index(body)] if has_effects(body) else params[-1]
+    values = open_body(body, [*params[:-1], *dots, params[-1]])
+    last = unseeing(values[token_index(body)], dots) if has_effects(body) else params[-1]
     count = len(results(n)) - (place is not None)
     own = reclose([*values[:count], last], params)
     return UOp(Op.CALL, (own, *args, token), replace(info, rule=rule))
@@ -272,22 +298,28 @@ QUIET, PRINTS, TAPED = "quiet", "prints", "taped"
 while loops return being kept on a `Tape`."""
 
 
-def split(body: UOp, avals: Sequence[Aval], mode: str = QUIET) -> Split:
-    """Take a body of parameters `avals` apart."""
-    key = ("split effects", mode)
+def split(
+    body: UOp, avals: Sequence[Aval], mode: str = QUIET, late: Sequence[int] = ()
+) -> Split:
+    """Take a body of parameters `avals` apart.
+
+    Effects that depend on parameters `late` (tangents) are left in the replay: they are to come.
+    """
+    key = ("split effects", mode, tuple(late))
     found = body.derived.get(key)
     if found is None:
-        found = _split(body, avals, mode)
+        found = _split(body, avals, mode, late)
         if not found.once:
             body.derived[key] = found
     return found
 
 
-def _split(body: UOp, avals: Sequence[Aval], mode: str) -> Split:
-    prints = mode == PRINTS
+def _split(body: UOp, avals: Sequence[Aval], mode: str, late: Sequence[int]) -> Split:
     once = False
     params = [fresh_var(a) for a in avals]
     token = token_of(params)
+    sees = depends_on([], [params[i].arg for i in late])
+    prints = mode == PRINTS or bool(late)
     again = params if prints else inserted(without(params, token), token, START)
     first: dict[UOp, UOp] = {}
     second: dict[UOp, UOp] = {}
@@ -304,7 +336,14 @@ def _split(body: UOp, avals: Sequence[Aval], mode: str) -> Split:
         elif token_of(node.operands) is None:
             first[node], second[node] = node.with_src(src), node.with_src(src_again)
         else:
+            given = len(node.src) - len(node.operands) + (token_of(node.operands) or 0)
+            if late and any(sees(s) for s in src_again if s.aval is not TOKEN):
+                first[node] = token_passed(node.with_src(src), src[given])
+                second[node] = node.with_src(src_again)
+                continue
             part = SPLIT[node.op](node, src, src_again, mode)
+            if late:  # what is replayed hands the token on
+                part = replace(part, replay=token_passed(part.replay, src_again[given], node))
             first[node], second[node] = part.node, part.replay
             kept += part.kept
             held += part.held
@@ -514,9 +553,11 @@ class QuietRule(DerivedRule):
         body, out_zero = self.rule.jvp_body(own, zero)
         args, dots = [fresh_var(a) for a in own], tangents_of(own)
         kept = [fresh_var(a) for a in self.kept]
-        silent = quiet(body, [v.aval for v in (*args, *dots)], self.kept)
-        outs = open_body(silent, [*args, *dots, *kept])
-        return reclose(outs, [*args, *kept, *dots, *tangents_of(more)]), out_zero
+        late = range(len(args), len(args) + len(dots))
+        silent = quiet(body, [v.aval for v in (*args, *dots)], self.kept, late)
+        token = [fresh_var(TOKEN)] * has_effects(silent)
+        outs = open_body(silent, [*args, *dots, *token, *kept])
+        return reclose(outs, [*args, *kept, *dots, *tangents_of(more), *token]), out_zero
 
     def vjp_bodies(self, avals: Sequence[Aval], zero: tuple[bool, ...]) -> tuple[UOp, Any]:
         """The rule's, the forward one without effects."""
@@ -563,12 +604,18 @@ def tangents_of(avals: Sequence[Aval]) -> list[UOp]:
     return [fresh_var(a.strip_weak_type()) for a in avals if dtypes.is_inexact(a.dtype)]
 
 
-def quiet(body: UOp, avals: Sequence[Aval], kept: tuple[Aval, ...] = ()) -> UOp:
-    """A body of parameters `avals` (and perhaps a token, last) without its effects; what its
-    callbacks returned, `kept`, are the last parameters."""
+def quiet(
+    body: UOp, avals: Sequence[Aval], kept: tuple[Aval, ...] = (), late: Sequence[int] = ()
+) -> UOp:
+    """A body of parameters `avals` (and perhaps a token, last) without its effects but those that
+    depend on parameters `late`; what its callbacks returned, `kept`, are the last parameters."""
     if not has_effects(body):
         return body
-    parts = split(body, [*avals, TOKEN])
+    params = [fresh_var(a) for a in (*avals, TOKEN)]
+    seen = depends_on([], [params[i].arg for i in late])
+    last = open_body(body, params)[token_index(body)]
+    late = late if seen(last) else ()
+    parts = split(body, [*avals, TOKEN], late=late)
     if parts.kept and parts.kept != kept:
         raise ValueError(
             "io_callback in a rule of a custom function that is not the one that ran: its results "

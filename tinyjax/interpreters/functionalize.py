@@ -20,8 +20,8 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
 from tinyjax.core.ops import BINARY, COMPARISONS, UNARY, Op
-from tinyjax.core.uop import UOp, get, results, token_of, tuple_of
-from tinyjax.interpreters.effects import SPLIT, in_order, inserted, without
+from tinyjax.core.uop import UOp, get, results, substitute, token_of, tuple_of
+from tinyjax.interpreters.effects import QUIET, SPLIT, in_order, inserted, without
 
 CODE = dtypes.int32
 USER, NAN, DIV, INDEX = "user", "nan", "div", "index"
@@ -221,23 +221,27 @@ def check_rule(walk: _Walk, n: UOp, src: Sequence[UOp]) -> UOp:
 
 def call_rule(walk: _Walk, n: UOp, src: Sequence[UOp]) -> UOp:
     """The call also gives an error value. One with a rule keeps its results and their derivative."""
-    args = src[1:]
-    made = functionalize(n.src[0], [a.aval for a in n.operands], walk.kinds)
+    args, plain = src[1:], n.with_src(tuple(src))
+    place = token_of(results(plain))
+    parts = None
+    if n.arg.rule is not None and place is not None:
+        parts = SPLIT[Op.CALL](plain, plain.src, plain.src, QUIET)
+    body = n.src[0] if parts is None else parts.node.src[0]
+    made = functionalize(body, [a.aval for a in n.operands], walk.kinds)
     if not made.sites:
-        return n.with_src(tuple(src))
-    count = len(n.src[0].src)
+        return plain
+    count = len(body.src)
     info = n.arg if n.arg.rule is None else replace(n.arg, kind="jit", rule=None)
     node = UOp(Op.CALL, (made.body, *args), info)
-    code, *slots = results(node)[count:]
+    values, (code, *slots) = results(node)[:count], results(node)[count:]
     walk.merge(code, slots, made.sites)
     if n.arg.rule is None:
-        return tuple_of(results(node)[:count])
-    plain = n.with_src(tuple(src))
-    place = token_of(results(plain))
-    if place is None:
+        return tuple_of(values)
+    if parts is None or place is None:
         return plain
-    quiet = SPLIT[Op.CALL](plain, plain.src, plain.src, False)[3]
-    return tuple_of(inserted(without(results(quiet), place), place, get(node, place)))
+    kept = values[len(n.src[0].src) :]
+    quiet = substitute(results(parts.replay), dict(zip(parts.held, kept, strict=True)))
+    return tuple_of(inserted(without(quiet, place), place, values[place]))
 
 
 def latched(before: Sequence[UOp], code: UOp, slots: Sequence[UOp]) -> list[UOp]:

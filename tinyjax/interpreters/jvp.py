@@ -21,6 +21,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes, sites
+from tinyjax.core.dims import largest
 from tinyjax.core.infos import GatherInfo
 from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import UOp, Var, depends_on, get, substitute, toposort
@@ -272,7 +273,7 @@ def prefix_by_doubling(x: UOp, kind: str, axis: int, reverse: bool) -> UOp:
     """
     neutral = {"mul": 1, "max": -np.inf, "min": np.inf}[kind]
     step = 1
-    while step < x.shape[axis]:
+    while step < largest(x.shape[axis]):
         config = [(0, 0, 0)] * x.ndim
         config[axis] = (-step, step, 0) if reverse else (step, -step, 0)
         x = COMBINE[kind](x, b.pad(x, config, b.like(x, neutral)))

@@ -48,6 +48,7 @@ from tinyjax.interpreters.effects import (
     ruled,
     split,
     token_index,
+    unseeing,
     without,
 )
 from tinyjax.interpreters.host_rules import host_call_jvp
@@ -135,6 +136,8 @@ def jvp_of_body(
         if place is not None:
             chain.start, chain.last = params[token_of(params) or 0], outs[place]
         values, touts = jvp_in_chain(without(outs, place), seeds, chain)
+    if state.reverse and place is not None and chain.last is not None:
+        chain.last = unseeing(chain.last, list(seeds.values()))
     grows = place is None and chain.last is not None
     return inserted(values, place, chain.last), inserted(touts, place, None), grows
 
@@ -268,7 +271,10 @@ def linearize_call(
     inputs, checkpoint policy)."""
     remat = info.kind == "checkpoint"
     composite = info.name if info.kind == KIND else None
-    key = ("linearize", active, remat, info.policy if remat else None, info.prevent_cse, composite)
+    key = (
+        "linearize", active, remat, info.policy if remat else None, info.prevent_cse, composite,
+        bool(state.reverse) and has_effects(body),
+    )  # fmt: skip
     found = body.derived.get(key)
     if found is not None:
         return found  # type: ignore[no-any-return]
@@ -527,7 +533,8 @@ def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         if r not in place:
             place[r] = ("y", len(made.outputs) - nk + len(extra))
             extra.append(r)
-    key = ("scan forward", tuple(active))
+    seen = bool(state.reverse) and has_effects(body)
+    key = ("scan forward", tuple(active), seen)
     forward_body = body.derived.get(key)
     if forward_body is None:
         forward_body = reclose([*made.outputs, *extra], made.params)
@@ -539,7 +546,7 @@ def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     ]
     const_values = substitute(const_part, dict(zip(consts, args[:nc], strict=True)))
     # Linear: consts are (const residuals, tangents of consts); xs are (residuals, tangents of xs).
-    key = ("scan linear", tuple(active))
+    key = ("scan linear", tuple(active), seen)
     linear_body = body.derived.get(key)
     t_consts = [t for t in made.tangents[:nc] if t is not None]
     t_carry = [t for t in made.tangents[nc : nc + nk] if t is not None]
@@ -581,7 +588,7 @@ def slice_avals(args: Sequence[UOp], info: ScanInfo) -> list[Aval]:
 
 def scan_parts(body: UOp, avals: Sequence[Aval], active: tuple[bool, ...]) -> Parts:
     """`take_apart`, remembered."""
-    key = ("scan parts", active)
+    key = ("scan parts", active, bool(state.reverse) and has_effects(body))
     if key not in body.derived:
         body.derived[key] = take_apart(body, avals, active)
     return body.derived[key]  # type: ignore[no-any-return]

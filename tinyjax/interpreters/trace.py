@@ -115,6 +115,7 @@ class State(threading.local):
         self.traces: list[Trace] = []
         self.chains: list[Chain] = []
         self.staging = 0
+        self.reverse = 0
         self.forced: dict[UOp, Any] = {}
         self.axes: dict[Any, Any] = {}
 
@@ -155,6 +156,16 @@ def open_chain() -> Iterator[Chain]:
         yield chain
     finally:
         state.chains.pop()
+
+
+@contextmanager
+def to_be_transposed() -> Iterator[None]:
+    """What is differentiated inside will be transposed: effects see no tangents."""
+    state.reverse += 1
+    try:
+        yield
+    finally:
+        state.reverse -= 1
 
 
 @contextmanager

@@ -21,8 +21,10 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes, sites
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import fresh_var, open_vars, reclose
+from tinyjax.core.dims import maximum
 from tinyjax.core.infos import Backward, CallInfo, CustomLinInfo, ScanInfo, ScatterInfo
 from tinyjax.core.ops import Op
+from tinyjax.core.rules import padded
 from tinyjax.core.uop import UOp, depends_on, results, toposort
 from tinyjax.interpreters.effects import apply_rule, has_effects, join
 from tinyjax.interpreters.host_rules import host_call_transpose
@@ -155,9 +157,10 @@ def _cropped_product(
         product = product.src[0]
     if product.op is Op.DOT:
         for axis, (lo, hi, interior) in enumerate(config):
-            if min(lo, hi) < 0:
-                ct = _cropped(ct, axis, max(-lo, 0), max(-hi, 0))
-                config[axis] = (max(lo, 0), max(hi, 0), interior)
+            crop = maximum(-lo, 0), maximum(-hi, 0)
+            if any(crop):
+                ct = _cropped(ct, axis, *crop)
+                config[axis] = (maximum(lo, 0), maximum(hi, 0), interior)
     return ct, config
 
 
@@ -194,8 +197,7 @@ def slice_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     """Zeros around and between."""
     config = []
     for (start, _, step), size, count in zip(n.arg, n.src[0].shape, ct.shape, strict=True):
-        covered = start + max(0, (count - 1) * step + 1) if count else start
-        config.append((start, size - covered, step - 1))
+        config.append((start, size - start - padded(count, 0, 0, step - 1), step - 1))
     return [b.pad(ct, config)]
 
 
@@ -226,7 +228,7 @@ def window_transpose(n: UOp, ct: UOp, linear: Linear) -> list[Cotangent]:
     for k in range(size):
         piece = b.squeeze(b.slice_axis(ct, ct.ndim - 1, k, k + 1), (ct.ndim - 1,))
         count = piece.shape[axis]
-        reach = (count - 1) * stride + 1 if count else 0
+        reach = padded(count, 0, 0, stride - 1)
         start = k * dilation
         config = [(0, 0, 0)] * x.ndim
         config[axis] = (start, x.shape[axis] - start - reach, stride - 1)

@@ -19,13 +19,14 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval, aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, params_of, reclose
 from tinyjax.core.config import MISSING, config
+from tinyjax.core.dims import as_size, is_symbolic, maximum
 from tinyjax.core.errors import CarryTypeError
 from tinyjax.core.infos import ScanInfo, WhileInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, function_location
 from tinyjax.core.tree import tree_flatten_with_path, tree_map, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
-from tinyjax.core.uop import UOp, const
+from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array, line_of_user
 from tinyjax.engine.derivatives import lift_leaves, lift_with_refs
 from tinyjax.engine.effects import next_token, perform
@@ -130,11 +131,11 @@ def scan(
             )
         lengths.setdefault(n.shape[0], tree_paths("xs", xs)[i])
     if length is not None:
-        length = int(length)
+        length = as_size(length)
         if any(size != length for size in lengths):
             raise ValueError(
                 f"scan got `length` argument of {length} which disagrees with leading axis sizes "
-                f"{sorted(lengths)}."
+                f"{list(lengths)}."
             )
     elif len(lengths) > 1:
         listed = ", ".join(f"{p}: {size}" for size, p in lengths.items())
@@ -182,7 +183,9 @@ def scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, **options: Any) ->
 
 
 def steps(unroll: int | bool, length: int) -> int:
-    """`unroll=True` means all of it."""
+    """`unroll=True` means all of it; a symbolic number of steps is not unrolled."""
+    if is_symbolic(length):
+        unroll = 1
     if unroll is True:
         return max(length, 1)
     return max(int(unroll), 1)
@@ -414,9 +417,9 @@ def fori_loop(
     )
     static = all(known(x) for x in (lower, upper))
     if static:
-        start, stop = int(lower), int(upper)
-        count = max(stop - start, 0)
-        first = const(start, dtype, weak)
+        start, stop = as_size(lower), as_size(upper)
+        count = maximum(stop - start, 0)
+        first = b.scalar(start, dtype, weak)
 
         def step(carry: Any, _: None) -> Any:
             i, value = carry

@@ -10,6 +10,7 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
+from tinyjax.core.dims import is_symbolic, largest
 from tinyjax.core.ops import Op
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import tree_flatten
@@ -245,7 +246,9 @@ def associative_scan(
 ) -> Any:
     """All prefixes under an associative function of trees; log2(n) levels of halving.
 
-    Source: Blelloch, "Prefix sums and their applications" (1990).
+    A symbolic axis cannot be halved: it takes log2 of its largest size steps over all elements.
+    Sources: Blelloch, "Prefix sums and their applications" (1990); Hillis and Steele, "Data parallel
+    algorithms" (1986).
     """
     if not callable(fn):
         raise TypeError("lax.associative_scan: fn argument should be callable.")
@@ -284,7 +287,17 @@ def associative_scan(
         )
         return [interleave(e, s, a) for e, s in zip(evens, sums, strict=True)]
 
-    out = run(nodes)
+    def run_by_doubling(xs: list[UOp]) -> list[UOp]:
+        step = 1
+        while step < largest(size):
+            back = b.scalar(step, b.INT32)
+            before = b.max_(b.sub(b.iota((size,), 0), back), b.scalar(0, b.INT32))
+            new = combine([b.take(x, before, a) for x in xs], xs)
+            xs = [b.where(b.ge(b.iota(x.shape, a), back), y, x) for x, y in zip(xs, new, strict=True)]
+            step *= 2
+        return xs
+
+    out = run_by_doubling(nodes) if is_symbolic(size) else run(nodes)
     if reverse:
         out = [b.flip(n, (a,)) for n in out]
     return tree_unflatten(tree, finish_all(out))

@@ -66,7 +66,8 @@ class Bounded(int):
     def __repr__(self) -> str:
         return f"d{self.number}<={int(self)}"
 
-    __str__ = __repr__
+    def __str__(self) -> str:
+        return f"d{self.number}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Bounded, (int(self), self.number)
@@ -198,7 +199,7 @@ def bound_sizes(body: UOp) -> tuple[UOp, Sizes]:
         if is_symbolic_body(body):
             made = tuple_of(_Bounder(sizes).program(body))
             made.derived["inline"] = made
-        found = body.derived["bound_sizes"] = made, sizes
+        found = body.derived["bound_sizes"] = made.derived["bound_sizes"] = made, sizes
     return found
 
 

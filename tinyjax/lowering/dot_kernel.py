@@ -218,17 +218,20 @@ class DotKernel(Kernel):
             for step in steps
         ]  # fmt: skip
 
-    def interpret(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    def interpret(self, arrays: Sequence[np.ndarray[Any, Any]], dims: Sequence[int] = ()) -> None:
         """Multiply with NumPy in the accumulator's dtype, then run the epilogue as a kernel."""
         dot, accumulate = self.dot, self.accumulate
         inputs = arrays[len(self.body.src) :]
         operands = []
         for s in dot.src:
             values = np.zeros(s.aval.shape, s.aval.dtype)
-            interpret(rangeify(tuple_of([s])), [values, *inputs])
+            interpret(rangeify(tuple_of([s])), [values, *inputs], dims)
             operands.append(values.astype(accumulate))
+        k = dot.src[0].aval.shape[2]
+        terms = dims[k.number] if isinstance(k, Bounded) and dims else int(k)
+        operands = [operands[0][:, :, :terms], operands[1][:, :terms]]
         product = np.ascontiguousarray(np.matmul(*operands), accumulate)
-        interpret(contraction_of(self.body, accumulate).sink, [*arrays, product])
+        interpret(contraction_of(self.body, accumulate).sink, [*arrays, product], dims)
 
 
 def base_is(body: UOp, dot: UOp) -> bool:

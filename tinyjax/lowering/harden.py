@@ -105,12 +105,13 @@ _HARMLESS = "@llvm.x86.sse.sfence"
 _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
 
 
-def harden(ir: str, extents: Sequence[int]) -> tuple[str, tuple[Access, ...]]:
+def harden(ir: str, extents: Sequence[int], dims: int = 0) -> tuple[str, tuple[Access, ...]]:
     """A kernel's module with its accesses checked, and what the numbers in a record stand for.
 
-    `extents` are the bytes behind each slot; the record is in the slot after them.
+    `extents` are the bytes behind each slot; the record is in the slot after them. `dims` is the
+    number of symbolic sizes.
     """
-    return _Harden(extents).module(ir)
+    return _Harden(extents, dims).module(ir)
 
 
 def split_operands(text: str) -> list[str]:
@@ -153,8 +154,8 @@ def bytes_of(kind: str) -> int:
 class _Harden:
     """One module: rewritten lines, the buffers of its pointers, its accesses."""
 
-    def __init__(self, extents: Sequence[int]) -> None:
-        self.extents = extents
+    def __init__(self, extents: Sequence[int], dims: int) -> None:
+        self.extents, self.dims = extents, dims
         self.accesses: list[Access] = []
         self.declared: dict[str, None] = {}
         self.count = 0
@@ -204,7 +205,7 @@ class _Harden:
         self.renamed: dict[str, str] = {}
         self.first_line = len(out) + 2  # behind the entry label
         self.entry = [
-            *self.buffer(found[3], "dims", 0),
+            *self.buffer(found[3], "dims", 8 * self.dims),
             f"  %record.at = getelementptr ptr, ptr {found[2]}, i64 {len(self.extents)}",
             "  %record = load ptr, ptr %record.at, align 8",
         ]

@@ -27,6 +27,7 @@ from tinyjax.core.avals import Aval, aval
 from tinyjax.core.composites import KIND
 from tinyjax.core.errors import LoweringError
 from tinyjax.core.ops import ELEMENTWISE, Op
+from tinyjax.core.shapes import same_shape
 from tinyjax.core.uop import UOp, const, get, param, toposort, tuple_of
 from tinyjax.lowering.blocks import in_row_blocks
 
@@ -124,7 +125,7 @@ def _reshape(x: UOp, shape: tuple[int, ...]) -> UOp:
     """reshape(reshape(x)) -> reshape(x); nothing if the shape stays"""
     if x.op is Op.RESHAPE:
         x = x.src[0]
-    return x if x.aval.shape == shape else UOp(Op.RESHAPE, (x,), shape)
+    return x if same_shape(x.aval.shape, shape) else UOp(Op.RESHAPE, (x,), shape)
 
 
 def _elementwise(op: Op, src: tuple[UOp, ...], arg: Any) -> UOp:

@@ -32,6 +32,7 @@ from tinyjax.lowering.nest import (
     Write,
     extent,
     fold_operands,
+    limit,
     ranges_of,
 )  # fmt: skip
 
@@ -53,31 +54,39 @@ def free_ranges(nodes: Sequence[UOp]) -> dict[UOp, Ranges]:
     return free
 
 
-def iterations(ranges: Sequence[UOp]) -> Iterator[tuple[int, ...]]:
-    """All index tuples, the last range fastest."""
-    return itertools.product(*(range(extent(r)) for r in ranges))
+def interpret(sink: UOp, buffers: Buffers, dims: Sequence[int] = ()) -> None:
+    """Run a stage-2 SINK on `buffers` (one C-contiguous array per PARAM slot), in place.
 
-
-def interpret(sink: UOp, buffers: Buffers) -> None:
-    """Run a stage-2 SINK on `buffers` (one C-contiguous array per PARAM slot), in place."""
+    `dims` are the symbolic sizes of the program, by default the largest ones.
+    """
     with np.errstate(all="ignore"):
-        machine = Machine(sink, buffers)
+        machine = Machine(sink, buffers, dims)
         for end in sink.src:
             store, ranges = end.src[0], [s for s in end.src[1:] if s.op is Op.RANGE]
-            for values in iterations(ranges):
+            for values in machine.iterations(ranges):
                 machine.store(store, dict(zip(ranges, values)))
 
 
 class Machine:
     """State of one interpretation: buffers as flat views, remembered folds, running prefixes."""
 
-    def __init__(self, sink: UOp, buffers: Buffers) -> None:
+    def __init__(self, sink: UOp, buffers: Buffers, dims: Sequence[int] = ()) -> None:
+        self.dims = dims
         self.flat = [b.reshape(-1) for b in buffers]
         assert all(f.base is not None or f is b for f, b in zip(self.flat, buffers))
         self.free = free_ranges(toposort([sink]))
         self.orders: dict[UOp, list[UOp]] = {}
         self.folds: dict[tuple[UOp, tuple[int, ...]], Any] = {}
         self.running: dict[tuple[UOp, tuple[int, ...]], Any] = {}
+
+    def steps(self, r: UOp) -> int:
+        """Iterations of a range."""
+        bound = limit(r)
+        return extent(r) if bound is None else min(extent(r), int(self.value(bound, {})))
+
+    def iterations(self, ranges: Sequence[UOp]) -> Iterator[tuple[int, ...]]:
+        """All index tuples, the last range fastest."""
+        return itertools.product(*(range(self.steps(r)) for r in ranges))
 
     def order(self, root: UOp) -> list[UOp]:
         """What to evaluate for `root`, sources first; not what is inside a FOLD."""
@@ -124,6 +133,8 @@ class Machine:
             return const_value(node)
         if op is Op.PARAM:
             return None
+        if op is Op.DIM:
+            return np.int64(self.dims[node.arg.number] if self.dims else node.arg)
         if op is Op.INDEX:
             if len(node.src) == 3 and not done[node.src[2]]:
                 return None
@@ -163,7 +174,7 @@ class Machine:
             return self.arg_fold(node, operands, ranges, env)
         value = operands[0]
         total: Any = None
-        for values in iterations(ranges):
+        for values in self.iterations(ranges):
             new = self.value(value, env | dict(zip(ranges, values)))
             total = started(node, new) if total is None else combine(node.arg, total, new)
         return identity(node.arg, value.aval.dtype) if total is None else total
@@ -173,7 +184,7 @@ class Machine:
     ) -> Any:
         """First extreme; NaN is extreme; ties go to the smaller index."""
         best: Any = None
-        for values in iterations(ranges):
+        for values in self.iterations(ranges):
             inner = env | dict(zip(ranges, values))
             value, index = self.value(operands[0], inner), self.value(operands[1], inner)
             if best is None or comes_first(node.arg, value, index, *best):
@@ -233,9 +244,9 @@ def identity(kind: str, dtype: Any) -> Any:
     return bound[()]
 
 
-def interpret_nest(nest: Nest, buffers: Buffers) -> None:
+def interpret_nest(nest: Nest, buffers: Buffers, dims: Sequence[int] = ()) -> None:
     """Run a stage-3 list (lowering/nest.py) line by line, as scalars; vectors are ignored."""
-    machine = Machine(nest.sink, buffers)
+    machine = Machine(nest.sink, buffers, dims)
     env: dict[UOp, int] = {}
     values: dict[UOp, Any] = {}
     totals: dict[UOp, Any] = {}
@@ -244,7 +255,7 @@ def interpret_nest(nest: Nest, buffers: Buffers) -> None:
         if node.op is Op.FOLD:
             done = totals[node]
             return identity(node.arg, node.aval.dtype) if done is None else done
-        if node.op in (Op.CONST, Op.RANGE, Op.PARAM):
+        if node.op in (Op.CONST, Op.RANGE, Op.PARAM, Op.DIM):
             return machine.step(node, {}, env)
         if node.op is Op.INDEX or node not in values:  # index arithmetic is not a line
             return machine.step(node, {s: value(s) for s in node.src}, env)
@@ -255,7 +266,7 @@ def interpret_nest(nest: Nest, buffers: Buffers) -> None:
             for fold in line.starts:
                 totals[fold] = None
             outside = len(values)
-            for i in range(line.extent):
+            for i in range(machine.steps(line.range)):
                 env[line.range] = i
                 for inner in line.lines:
                     step(inner)

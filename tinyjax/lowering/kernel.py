@@ -48,5 +48,5 @@ class Kernel(ABC):
         """The native functions, called in this order."""
 
     @abstractmethod
-    def interpret(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-        """Run on arrays, without native code."""
+    def interpret(self, arrays: Sequence[np.ndarray[Any, Any]], dims: Sequence[int] = ()) -> None:
+        """Run on arrays, without native code; `dims` are the symbolic sizes of the program."""

@@ -433,6 +433,8 @@ class Nest:
                 return str(const_value(node))
             if node.op is Op.RANGE:
                 return f"r{node.arg[0]}"
+            if node.op is Op.DIM:
+                return str(node.arg)
             if node.op is Op.PARAM:
                 return f"slot{node.arg[0]}"
             if node.op is Op.INDEX:
@@ -454,8 +456,11 @@ class Nest:
                     width = f" lanes={line.lanes}" if line.lanes > 1 else ""
                     width += f" copies={line.copies}" if line.copies > 1 else ""
                     width += f" columns={line.columns}" if line.columns else ""
+                    steps = str(line.extent)
+                    if line.limit is not None:
+                        steps = f"min({name(line.limit)}, {steps})"
                     out.append(
-                        f"{indent}for {name(line.range)} in {line.extent} {line.kind}{width}:"
+                        f"{indent}for {name(line.range)} in {steps} {line.kind}{width}:"
                     )
                     show(line.lines, indent + "  ", line)
                 elif isinstance(line, Accumulate):

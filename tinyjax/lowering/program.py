@@ -100,9 +100,9 @@ class LoopKernel(Kernel):
         inputs = [n.arg[0] for n in toposort([self.body]) if n.op is Op.PARAM]
         return max(inputs, default=-1) + 1 + (0 if is_update(self.body) else len(self.body.src))
 
-    def interpret(self, arrays: Sequence[Array]) -> None:
+    def interpret(self, arrays: Sequence[Array], dims: Sequence[int] = ()) -> None:
         """Run the nest in plain Python."""
-        interpret(self.sink, arrays)
+        interpret(self.sink, arrays, dims)
 
 
 def kernel_of(step: planning.Launch | planning.Routine) -> Kernel | None:
@@ -175,9 +175,12 @@ class Lowered:
         memory = f"arena {self.plan.arena_bytes} bytes, peak {self.plan.peak_bytes} bytes"
         return "\n".join(part for part in (self.schedule, memory, notes) if part)
 
-    def interpret(self, args: Sequence[Array]) -> list[Array]:
-        """Run the plan in plain Python: for tests, about 2 us per node and element."""
-        return _Interpreter(self).run(args)
+    def interpret(self, args: Sequence[Array], dims: Sequence[int] = ()) -> list[Array]:
+        """Run the plan in plain Python: for tests, about 2 us per node and element.
+
+        `dims` are the values of `sizes`; results are dense, with the first axis at its actual size.
+        """
+        return _Interpreter(self, dims).run(args)
 
     def program(self, target: Target | None = None, name: str = "program") -> Any:
         """The runtime Program: `run(*addresses of inputs, *addresses of outputs)`."""
@@ -270,15 +273,17 @@ def array_at(address: int, of: Aval) -> Array:
 class _Interpreter:
     """Runs the steps over bytes: the arena is one array, as it is in a program."""
 
-    def __init__(self, lowered: Lowered) -> None:
-        self.lowered = lowered
+    def __init__(self, lowered: Lowered, dims: Sequence[int]) -> None:
+        self.lowered, self.dims = lowered, dims
         self.at: dict[Slot, tuple[Array, int]] = {}
 
     def run(self, args: Sequence[Array]) -> list[Array]:
         plan = self.lowered.plan
         for slot, value in zip(plan.inputs, args, strict=True):
-            owned = np.array(value, slot.aval.dtype, order="C").reshape(-1)
-            self.at[slot] = (owned.view(np.uint8), 0)
+            owned = np.array(value, slot.aval.dtype, order="C").reshape(-1).view(np.uint8)
+            whole = np.full(slot.nbytes, 0xA5, np.uint8)
+            whole[: owned.size] = owned[: whole.size]
+            self.at[slot] = (whole, 0)
         outputs = [np.zeros(s.aval.shape, s.aval.dtype) for s in plan.outputs]
         for slot, value in zip(plan.outputs, outputs, strict=True):
             self.at[slot] = (value.reshape(-1).view(np.uint8), 0)
@@ -290,7 +295,12 @@ class _Interpreter:
             raw, _ = self.at[plan.inputs[source]]
             of = plan.outputs[number].aval
             outputs[number] = raw.view(of.dtype).reshape(of.shape)
-        return outputs
+        return [o[: self.number(s.aval.shape[0])] if o.ndim else o
+                for o, s in zip(outputs, plan.outputs, strict=True)]  # fmt: skip
+
+    def number(self, value: int) -> int:
+        """A number of the plan that may be one of the sizes."""
+        return self.dims[value.number] if isinstance(value, Bounded) else value
 
     def array(self, slot: Slot) -> Array:
         raw, offset = self.at[slot]
@@ -308,32 +318,34 @@ class _Interpreter:
             case planning.Launch(_, _, slots):
                 kernel = kernel_of(step)
                 assert kernel is not None
-                kernel.interpret([self.array(s) for s in slots])
+                kernel.interpret([self.array(s) for s in slots], self.dims)
             case planning.Routine(node, slots, results):
                 shapes = [of.shape for of in step.avals]
                 arrays = [self.array(s).reshape(h) for s, h in zip(slots, shapes, strict=True)]
                 kernel = kernel_of(step)
                 if kernel is not None:
-                    kernel.interpret(arrays)
+                    kernel.interpret(arrays, self.dims)
                 else:
                     inputs = [a.copy() for a in arrays[results:]]
                     store_results(python_routine(node)(inputs), arrays)
-            case planning.Nested(body, slots):
+            case planning.Nested(body, slots, sizes):
                 count = len(slots) - len(body.src)
-                found = lower(body, count).interpret([self.array(s) for s in slots[:count]])
-                store_results(found, [self.array(s) for s in slots[count:]])
+                inner = [self.dims[i] for i in sizes]
+                found = lower(body, count).interpret([self.array(s) for s in slots[:count]], inner)
+                for result, slot in zip(found, slots[count:], strict=True):
+                    self.array(slot).reshape(-1)[: result.size] = result.reshape(-1)
             case planning.Move(dst, src, _):
                 self.array(dst)[...] = self.array(src).copy().reshape(dst.aval.shape)
-            case planning.Point(dst, src, offset):
+            case planning.Point(dst, src, offset, stride):
                 raw, start = at[src]
-                at[dst] = (raw, start + offset)
+                at[dst] = (raw, start + self.number(offset) * stride)
             case planning.Advance(slot, stride):
                 raw, start = at[slot]
                 at[slot] = (raw, start + stride)
             case planning.Swap(a, b):
                 at[a], at[b] = at[b], at[a]
             case planning.Loop(trip, inner):
-                for _ in range(trip):
+                for _ in range(self.number(trip)):
                     self.steps(inner)
             case planning.While(cond, pred, inner):
                 while True:
@@ -409,7 +421,7 @@ class _Builder:
             ir = code.ir_text
             if self.hardened:
                 params = [8 * len(code.params)] if code.params else []
-                ir, accesses = harden(ir, [*extents, *code.scratch, *params])
+                ir, accesses = harden(ir, [*extents, *code.scratch, *params], len(self.sizes))
                 self.accesses.append(accesses)
             self.pending.append(self.runtime_kernels.submit(ir, kernel.title(), passes=code.passes))
             self.cycles += code.cycles
@@ -474,7 +486,10 @@ class _Builder:
                 if kernel is not None:
                     return self.calls(kernel, slots)
                 return [rt.Return(self.handler(step), self.slots(slots))]
-            case planning.Nested(body, slots, sizes):
+            case planning.Nested(body, slots):
+                # Building a program adds sizes to its own, so they are looked up here.
+                inner = lower(body, len(slots) - len(body.src)).sizes.numbers
+                sizes = tuple([self.sizes.number(size) for size in inner])
                 number = self.program_numbers[body]
                 return [rt.CallProgram(number, self.slots(slots), self.scratch(0), sizes)]
             case planning.Move(dst, src, nbytes):

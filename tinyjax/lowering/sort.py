@@ -70,7 +70,7 @@ class SortKernel(Kernel):
         actions = (f"{how}({count})", f"tasks({total} of {per_task} rows)")
         return [Code(ir, "scalar", total, 1, (total * places[5],), params, cycles, actions)]
 
-    def interpret(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    def interpret(self, arrays: Sequence[np.ndarray[Any, Any]], dims: Sequence[int] = ()) -> None:
         """NumPy's stable sort on the keys' integers."""
         count = len(self.avals)
         axis = self.axis

@@ -10,7 +10,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.dims import is_symbolic
+from tinyjax.core.dims import is_symbolic, maximum
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -226,7 +226,7 @@ def interp(
     count = points.shape[0]
     place = search_node(points, q, True)
     one = b.scalar(1, b.INT32)
-    place = b.max_(one, b.min_(place, b.scalar(max(count - 1, 1), b.INT32)))
+    place = b.max_(one, b.min_(place, b.scalar(maximum(count - 1, 1), b.INT32)))
 
     def at(n: UOp, i: UOp) -> UOp:
         return gather_node(n, finish(i), "clip")

@@ -10,6 +10,7 @@ from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import largest
 from tinyjax.core.infos import GatherInfo
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -141,7 +142,7 @@ def below(x: UOp, y: UOp, or_equal: bool) -> UOp:
 def search_node(values: UOp, query: UOp, right: bool) -> UOp:
     """How many of the sorted `values` are below each query (or not above it, if `right`)."""
     size, shape = values.shape[0], query.shape
-    if size <= COMPARE_ALL_LIMIT:
+    if largest(size) <= COMPARE_ALL_LIMIT:
         wide = (*shape, size)
         v = b.expand(values, wide, (len(shape),))
         q = b.expand(query, wide, tuple(range(len(shape))))
@@ -149,7 +150,7 @@ def search_node(values: UOp, query: UOp, right: bool) -> UOp:
     info = GatherInfo((), (0,), (0,), (1,), mode="clip")
     # The answer is in [low, low + 2**k - 1] with k falling to 0: each step halves the interval.
     low = b.full(shape, b.scalar(0, b.INT32))
-    for k in reversed(range(math.ceil(math.log2(size + 1)))):
+    for k in reversed(range(math.ceil(math.log2(largest(size) + 1)))):
         middle = b.add(low, b.scalar(2**k, b.INT32))
         probe = b.sub(middle, b.scalar(1, b.INT32))
         at = b.gather(values, b.unsqueeze(probe, len(shape)), info)
@@ -187,7 +188,7 @@ def searchsorted(
     if values.ndim != 1:
         raise ValueError("a should be 1-dimensional")
     values, query = promote_dtypes([values, query])
-    dtype = dtypes.default_int_dtype() if values.shape[0] > 2**31 - 1 else b.INT32
+    dtype = dtypes.default_int_dtype() if largest(values.shape[0]) > 2**31 - 1 else b.INT32
     if not values.shape[0]:
         return finish(b.full(query.shape, b.scalar(0, dtype)))
     return finish(b.cast(search_node(values, query, side == "right"), dtype))

@@ -13,7 +13,7 @@ import numpy as np
 
 from tinyjax.core import build, dtypes
 from tinyjax.core import build as b
-from tinyjax.core.infos import GatherInfo
+from tinyjax.core.dims import is_symbolic, largest
 from tinyjax.core.ops import Op
 from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.uop import UOp
@@ -474,31 +474,20 @@ def multivariate_normal(
 
 
 def permutation_node(data: UOp, x: UOp, axis: int) -> UOp:
-    """Shuffle slices along an axis by sorting random keys, often enough to make ties harmless."""
+    """Shuffle slices along an axis by sorting random keys, often enough to make ties harmless.
+
+    For a symbolic axis that is as often as its largest size asks for.
+    """
     size = x.shape[axis]
     exponent = 3
-    rounds = int(np.ceil(exponent * np.log(max(1, size)) / np.log(np.iinfo(np.uint32).max)))
+    most = max(1, largest(size))
+    rounds = int(np.ceil(exponent * np.log(most) / np.log(np.iinfo(np.uint32).max)))
     order = b.iota((size,), 0)
     for _ in range(rounds):
         data, sub = split2(data)
         sort_keys = b.random_bits(sub, (size,), 32)
         order = b.sort([sort_keys, order], 0, 1, True)[1]
-    if x.ndim == 1:
-        values = x
-        return take_axis(values, order, 0)
-    return take_axis(x, order, axis)
-
-
-def take_axis(x: UOp, order: UOp, axis: int) -> UOp:
-    """x with slices along `axis` in the given order."""
-    info = GatherInfo(
-        offset_dims=tuple(i for i in range(x.ndim) if i != axis),
-        collapsed_slice_dims=(axis,),
-        start_index_map=(axis,),
-        slice_sizes=tuple(1 if i == axis else s for i, s in enumerate(x.shape)),
-        mode="promise_in_bounds",
-    )
-    return b.gather(x, b.reshape(order, (*order.shape, 1)), info)
+    return b.take(x, order, axis)
 
 
 def permutation(
@@ -511,7 +500,7 @@ def permutation(
         if not dtypes.is_integer(n.dtype):
             raise TypeError("x must be an integer or at least 1-dimensional")
         return finish(
-            permutation_node(data, b.iota((int(x),), 0, dtypes.canonicalize_dtype(np.int64)), 0)
+            permutation_node(data, b.iota(canonical_shape(x), 0, dtypes.canonicalize_dtype(np.int64)), 0)
         )
     a = axis % n.ndim
     if independent:
@@ -542,7 +531,7 @@ def choice(
     n = lift(a)
     target = canonical_shape(shape)
     number = b.prod(target)
-    size = int(a) if not n.shape else n.shape[axis % n.ndim]
+    size = n.shape[axis % n.ndim] if n.shape else a if is_symbolic(a) else int(a)
     if size <= 0 and number > 0:
         raise ValueError("a must be greater than 0 unless no samples are taken")
     if not replace and number > size:
@@ -585,7 +574,7 @@ def choice(
             else index
         )
     ax = axis % n.ndim
-    flat = take_axis(n, b.reshape(index, (number,)), ax)
+    flat = b.take(n, b.reshape(index, (number,)), ax)
     return finish(b.reshape(flat, (*n.shape[:ax], *target, *n.shape[ax + 1 :])))
 
 
