@@ -175,6 +175,132 @@ def vmap(J):
     return J.vmap(local)(x3), J.vmap(f)(r, x3), r[...], J.jit(J.vmap(f))(r, x3), r[...]
 
 
+@case
+def arguments_of_branches(J):
+    r = J.new_ref(J.numpy.ones(3))
+
+    def add(r):
+        r[...] += 1.0
+        return r[0]
+
+    half = lambda r: r[1] / 2
+    switch = J.jit(lambda i: J.lax.switch(i, [add, half], r))
+    return J.lax.cond(True, add, half, r), J.lax.cond(False, add, half, r), switch(0), r[...]
+
+
+@case
+def scanned_over(J):
+    r, s = J.new_ref(J.numpy.ones(3)), J.new_ref(J.numpy.zeros(()))
+
+    def step(c, x):
+        row, factor = x
+        row[...] += c
+        s[...] += row[...]
+        return c + 1, row[...] * factor
+
+    def of(x):
+        inside = J.new_ref(x)
+        J.lax.scan(lambda c, row: (c * 2, row.__setitem__(..., row[...] * c)), 1.0, inside)
+        return (inside[...] ** 2).sum()
+
+    return J.lax.scan(step, 0.0, (r, x3)), r[...], s[...], J.grad(of)(x3)
+
+
+@case
+def beside_static_and_donated_arguments(J):
+    r = J.new_ref(J.numpy.ones(3))
+
+    def f(n, r, x):
+        r[0] += n * x[0]
+        return x + r[...]
+
+    g = J.jit(f, static_argnums=0, donate_argnums=2)
+    h = J.jit(lambda x, *, r: r.__setitem__(1, x))
+    return g(2, r, J.numpy.ones(3)), g(3, r, J.numpy.ones(3)), h(7.0, r=r), r[...]
+
+
+@case
+def trees_of_them(J):
+    trees = [{"a": J.new_ref(J.numpy.ones(3)), "b": J.new_ref(J.numpy.zeros(()))} for _ in "12"]
+
+    @J.jit
+    def f(tree, x):
+        tree["a"][0] = x
+        tree["b"][...] += x
+        return tree["a"][...].sum()
+
+    return [f(t, v) for v in (2.0, 3.0) for t in trees], [(t["a"][...], t["b"][...]) for t in trees]
+
+
+@case
+def forward_mode(J):
+    r, dr = J.new_ref(J.numpy.ones(3)), J.new_ref(J.numpy.full(3, 2.0))
+
+    def f(x, r):
+        r[...] *= x
+        return r[...].sum()
+
+    first = J.jvp(f, (x3, r), (x3, dr))
+    out, linear = J.linearize(lambda x, r: (r[...] * x).sum(), x3, r)
+    return first, r[...], dr[...], out, linear(x3, dr)
+
+
+@case
+def accumulated_cotangents(J):
+    _, back = J.vjp(lambda x, y: (x * y).sum(), x3, x3 + 1)
+    r = J.new_ref(J.numpy.ones(3))
+    both = [back.with_refs(r, 0)(J.numpy.float32(2.0))[1] for _ in "12"]
+    J.jit(lambda r: back.with_refs(r, 0)(J.numpy.float32(1.0)))(r)
+    return both, r[...]
+
+
+@case
+def derivatives_beside_them(J):
+    r = J.new_ref(J.numpy.ones(3))
+
+    def f(x, r):
+        r[...] = r[...] + J.lax.stop_gradient(x)
+        return (r[...] * x).sum()
+
+    first = J.grad(f)(x3, r), J.jit(J.grad(f))(x3, r), J.grad(J.jit(f))(x3, r)
+    return first, J.vmap(J.grad(f))(x3, r), r[...]
+
+
+@case
+def written_in_a_branch_of_a_loop_that_is_differentiated(J):
+    r = J.new_ref(J.numpy.zeros(()))
+
+    def step(c, x):
+        def add(c):
+            r[...] += x
+            return c * 2
+
+        return J.lax.cond(x > 0.5, add, lambda c: c, c), None
+
+    f = lambda x: J.lax.scan(step, x, J.numpy.asarray(x3))[0]
+    return J.jvp(f, (2.0,), (1.0,)), r[...], J.jit(lambda x: J.jvp(f, (x,), (x,)))(2.0), r[...]
+
+
+@case
+def equal_indices_add(J):
+    r, s = J.new_ref(J.numpy.asarray(x3)), J.new_ref(J.numpy.asarray(x3))
+    J.ref.addupdate(r, np.array([0, 0, 1]), x3 + 1)
+    s[np.array([0, 0, 1])] += x3 + 1
+    return r[...], s[...]
+
+
+@case
+def empty_ones(J):
+    def f(x):
+        r = J.empty_ref(J.ShapeDtypeStruct((3,), np.float32))
+        r[...] = x
+        value = r[...]
+        J.free_ref(r)
+        return value
+
+    return J.jit(f)(x3)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_jaxs(name):
     assert_same(CASES[name](tinyjax), CASES[name](oracle), weak=False)
@@ -186,9 +312,28 @@ ERRORS = [
     (lambda J: J.new_ref(J.numpy.arange(3)).__setitem__(0, 2.5), "Invalid dtype"),
     (lambda J: J.jit(lambda x: J.new_ref(x))(x3), "mutable array reference"),
     (lambda J: twice(J, J.new_ref(J.numpy.ones(3))), "only one reference"),
+    (lambda J: passed_and_closed_over(J), "was both closed over and passed"),
+    (lambda J: J.lax.cond(True, lambda r: r, lambda r: r, ref_of(J)), "reference"),
+    (lambda J: J.lax.cond(True, lambda a, b: 0, lambda a, b: 0, *[ref_of(J)] * 2), "only one"),
+    (lambda J: J.lax.scan(lambda c, x: (c, None), ref_of(J), x3), "Ref"),
+    (lambda J: J.lax.while_loop(lambda r: r[0] < 3, lambda r: r, ref_of(J)), "Ref"),
+    (lambda J: J.lax.fori_loop(0, 3, lambda i, r: r, ref_of(J)), "Ref"),
+    (lambda J: J.grad(lambda r: r[...].sum())(ref_of(J)), "Ref"),
+    (lambda J: J.vjp(lambda x, r: (r[...] * x).sum(), x3, ref_of(J))[1](1.0), "Ref"),
+    (lambda J: J.linearize(lambda r: r[0], ref_of(J))[1](x3), "Ref|mutable array"),
+    (lambda J: J.ref.addupdate(ref_of(J), 0, x3), "Invalid shape for `addupdate`"),
     (lambda J: written_under(J, J.vmap, x3), "with vmapped value on an unbatched"),
     (lambda J: written_under(J, J.grad, 1.0), "with a differentiated value on a"),
 ]
+
+
+def ref_of(J):
+    return J.new_ref(J.numpy.ones(3))
+
+
+def passed_and_closed_over(J):
+    r = ref_of(J)
+    J.jit(lambda a: (a.__setitem__(0, 2.0), r[...])[1])(r)
 
 
 def twice(J, r):
@@ -212,6 +357,33 @@ def test_errors_say_what_jaxs_say(number):
         run(oracle)
     with pytest.raises(ValueError, match=text):
         run(tinyjax)
+
+
+def test_functions_of_refs_are_traced_once():
+    J, traces = tinyjax, []
+
+    def f(r, x):
+        traces.append(r)
+        r[...] += x
+
+    g = J.jit(f)
+    for _ in range(3):
+        r = ref_of(J)
+        g(r, 1.0)
+        J.lax.cond(True, f, f, r, 1.0)
+        assert r[...].tolist() == [3, 3, 3]
+    assert len(traces) == 2
+    with pytest.raises(J.errors.UnexpectedTracerError):
+        traces[0][...] + 1
+
+
+def test_a_compiled_function_takes_the_refs_of_each_call():
+    J = tinyjax
+    f = J.jit(lambda r, x: r.__setitem__(..., r[...] + x))
+    first, second = ref_of(J), ref_of(J)
+    compiled = f.lower(first, J.numpy.float32(1)).compile()
+    compiled(second, J.numpy.float32(2))
+    assert first[...].tolist() == [1, 1, 1] and second[...].tolist() == [3, 3, 3]
 
 
 def test_a_condition_may_read_what_the_body_writes():

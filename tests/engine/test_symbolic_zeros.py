@@ -74,6 +74,44 @@ def test_rules_are_told_what_jax_tells_them(loss: str, context: str):
         assert [False, True] in [entry[:2] for entry in map(zeros_only, our_log)]
 
 
+LOOKS: dict[str, Any] = {
+    "first": lambda J, f: J.grad(lambda x: f(x, 3.0)[0])(2.0),
+    "second": lambda J, f: J.grad(lambda x, y: f(x, y)[1], (0, 1))(2.0, 3.0),
+    "both": lambda J, f: J.value_and_grad(lambda x: f(f(x, 2.0)[0], x)[1])(2.0),
+    "stopped": lambda J, f: J.grad(lambda x: f(x, J.lax.stop_gradient(x))[0])(2.0),
+    "not differentiated": lambda J, f: J.grad(lambda x: x * f(2.0, 3.0)[0])(2.0),
+    "not used": lambda J, f: J.grad(lambda x: (f(x, 3.0), x * x)[1])(2.0),
+    "vjp": lambda J, f: J.vjp(lambda x: f(x, 3.0)[0], np.float32(2))[1](np.float32(2)),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_rules_may_look_at_values_outside_of_jit(name: str):
+    def case(J: Any) -> Any:
+        log: list[Any] = []
+        f = J.custom_vjp(lambda x, y: (log.append("f"), (x * y, x + y))[1])
+
+        def fwd(x: Any, y: Any) -> Any:
+            log.append((x.perturbed, y.perturbed, float(x.value)))
+            factor = 10 if x.value > 1 else 1
+            return (x.value * y.value, x.value + y.value), (x.value, y.value, factor)
+
+        def bwd(held: Any, cts: Any) -> Any:
+            x, y, factor = held
+            zero = [isinstance(ct, J.custom_derivatives.SymbolicZero) for ct in cts]
+            log.append((float(x), zero))
+            a, b = (0.0 if z else ct for z, ct in zip(zero, cts, strict=True))
+            return a * y * factor + b, a * x * factor + b
+
+        f.defvjp(fwd, bwd, symbolic_zeros=True)
+        return LOOKS[name](J, f), log
+
+    (ours, our_log), (theirs, their_log) = case(tinyjax), case(__import__("jax"))
+    for got, want in zip(tinyjax.tree.leaves(ours), tinyjax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert our_log == their_log
+
+
 def zeros_only(entry: Any) -> list[Any]:
     return [x is True for x in entry]
 

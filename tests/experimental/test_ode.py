@@ -52,6 +52,42 @@ def test_odeint_is_that_of_jax(name: str):
     check(CASES[name], 1e-6, weak=False)
 
 
+def test_a_function_is_traced_as_often_as_in_jax():
+    def counts(J: Any) -> list[int]:
+        found, traces = [], []
+        odeint = J.experimental.ode.odeint
+        ts = J.numpy.asarray(TIMES)
+
+        def field(y: Any, t: Any, a: Any) -> Any:
+            traces.append(1)
+            return -a * y
+
+        def solve(y: Any, a: Any, rtol: float = 1e-4) -> Any:
+            out = odeint(field, y, ts, a, rtol=rtol, atol=1e-4)
+            found.append(len(traces))
+            return out
+
+        one = J.numpy.ones(())
+        for scale in (1.0, 2.0, 3.0):
+            solve(one * scale, one)
+        solve(one, 3.0)  # weakly typed
+        solve(one, 3.0, 1e-3)
+        solve(J.numpy.ones(2), one)
+        for a in (2.0, 3.0):
+            J.grad(lambda a: solve(one, a)[-1])(a)
+        return found
+
+    assert counts(tinyjax) == counts(__import__("jax"))
+
+
+def test_repeated_calls_compile_nothing():
+    solve = lambda a: odeint(decay, jnp.ones(2), jnp.asarray(TIMES), a, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(solve(1.0)[-1], np.exp(-2.0), rtol=1e-5)
+    with tinyjax.record_rewrites() as log:
+        solve(2.0)
+    assert not log.passes
+
+
 def decay(y: Any, t: Any, k: Any) -> Any:
     return -k * y
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from tinyjax.core import dtypes, rules  # noqa: F401  (rules fills the aval table)
 from tinyjax.core.avals import Aval, aval
-from tinyjax.core.dims import DimExpr, InconclusiveDimensionOperation
+from tinyjax.core.dims import DimExpr
+from tinyjax.core.errors import InconclusiveDimensionOperation
 from tinyjax.core.infos import DotInfo, GatherInfo, ScatterInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.shapes import same_shape

@@ -24,15 +24,18 @@ from __future__ import annotations
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import FrameType
 from typing import Any, TypeGuard
+
+import numpy as np
+
+from tinyjax.core.errors import InconclusiveDimensionOperation
+from tinyjax.core.source import HIDDEN, call_site, user_line
 
 Size = Any
 """An int or a DimExpr."""
-
-
-class InconclusiveDimensionOperation(TypeError):
-    """An operation on a symbolic dimension whose result depends on its value."""
 
 
 class Atom:
@@ -64,6 +67,17 @@ class Atom:
     def __reduce__(self) -> tuple[Any, ...]:
         return atom, (self.kind, self.name, self.args, self.low, self.high, self.multiple)
 
+
+UFUNCS = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "floor_divide": "floordiv",
+    "remainder": "mod", "divide": "truediv", "power": "pow", "equal": "eq", "not_equal": "ne",
+    "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
+}  # fmt: skip
+"""NumPy's names of the operators."""
+REFLECTED = {
+    "eq": "__eq__", "ne": "__ne__", "lt": "__gt__", "le": "__ge__", "gt": "__lt__", "ge": "__le__",
+}  # fmt: skip
+"""Comparisons from the other side."""
 
 Monomial = tuple[Atom, ...]
 
@@ -97,8 +111,6 @@ class DimExpr:
 
     __slots__ = ("__weakref__", "_bounds", "terms")
 
-    __array_ufunc__ = None  # NumPy leaves arithmetic to this class
-
     terms: tuple[tuple[Monomial, int], ...]
     _bounds: tuple[int, int] | None
 
@@ -118,19 +130,19 @@ class DimExpr:
 
     def __add__(self, other: Any) -> Any:
         if not is_size(other):
-            return NotImplemented
+            return _real("add", self, other)
         return _sum((self, 1), (other, 1))
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         if not is_size(other):
-            return NotImplemented
+            return _real("sub", self, other)
         return _sum((self, 1), (other, -1))
 
     def __rsub__(self, other: Any) -> Any:
         if not is_size(other):
-            return NotImplemented
+            return _real("sub", other, self)
         return _sum((other, 1), (self, -1))
 
     def __neg__(self) -> Any:
@@ -149,16 +161,16 @@ class DimExpr:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        return divide(self, other) if is_size(other) else NotImplemented
+        return divide(self, other) if is_size(other) else _real("floordiv", self, other)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return divide(other, self) if is_size(other) else NotImplemented
+        return divide(other, self) if is_size(other) else _real("floordiv", other, self)
 
     def __mod__(self, other: Any) -> Any:
-        return remainder(self, other) if is_size(other) else NotImplemented
+        return remainder(self, other) if is_size(other) else _real("mod", self, other)
 
     def __rmod__(self, other: Any) -> Any:
-        return remainder(other, self) if is_size(other) else NotImplemented
+        return remainder(other, self) if is_size(other) else _real("mod", other, self)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
@@ -221,14 +233,28 @@ class DimExpr:
     # --- as a number ----------------------------------------------------------------------------
 
     def __index__(self) -> int:
-        raise InconclusiveDimensionOperation(
+        raise _error(
             f"The symbolic dimension {self} has no value while a function is traced: it stands for "
-            f"every size {describe(self)}.\n  For a loop over it use lax.fori_loop or lax.scan; "
-            "as a number in a formula it can be used as it is; sizes may be compared as far as the "
-            "bounds decide."
+            f"every size {describe(self)}.",
+            "For a loop over it use lax.fori_loop or lax.scan; as a number in a formula it can be "
+            "used as it is; sizes may be compared as far as the bounds decide.",
         )
 
     __int__ = __float__ = __complex__ = __index__  # type: ignore[assignment]
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """Operators of NumPy numbers and arrays with sizes; NumPy's functions need values."""
+        name = UFUNCS.get(ufunc.__name__)
+        if name is None or method != "__call__" or options:
+            raise _error(
+                f"np.{ufunc.__name__} computes with values, and the symbolic dimension {self} has "
+                f"none while a function is traced: it stands for every size {describe(self)}.",
+                f"jnp.{ufunc.__name__} takes sizes as arrays.",
+            )
+        x, y = inputs
+        if isinstance(x, DimExpr):
+            return getattr(x, f"__{name}__")(y)
+        return getattr(y, REFLECTED.get(name, f"__r{name}__"))(x)
 
     def __jax_array__(self) -> Any:
         return _convert(self)
@@ -433,9 +459,7 @@ def _replaced(x: DimExpr, old: Atom, new: Size, scale: int = 1) -> Size:
 
 def is_size(x: Any) -> bool:
     """Whether x is an int or a symbolic size."""
-    return isinstance(x, (int, DimExpr)) or (hasattr(x, "__index__") and hasattr(x, "__floordiv__")
-                                             and getattr(x, "shape", None) == ()
-                                             and type(x).__module__ == "numpy")  # fmt: skip
+    return isinstance(x, (int, DimExpr, np.integer))
 
 
 def as_size(x: Any) -> Size:
@@ -481,6 +505,15 @@ def dims_of(sizes: Iterable[Size]) -> list[Atom]:
     return list(found)
 
 
+def linear(size: Size, atom: Atom) -> tuple[int, Size]:
+    """(slope, rest) of a size that is slope * atom + rest; a slope of 0 if that is not its form."""
+    if not is_symbolic(size):
+        return 0, size
+    slope = next((c for monomial, c in size.terms if monomial == (atom,)), 0)
+    rest = size - slope * DimExpr.of_atom(atom)
+    return (0 if atom in dims_of([rest]) else slope), rest
+
+
 def describe(*sizes: Any) -> str:
     """`with 1 <= n <= 4096` for the dimensions of sizes."""
     parts = []
@@ -493,11 +526,22 @@ def describe(*sizes: Any) -> str:
 
 def inconclusive(what: str, *operands: Any) -> InconclusiveDimensionOperation:
     """The error of a comparison that the bounds do not decide."""
-    return InconclusiveDimensionOperation(
+    return _error(
         f"Symbolic dimension comparison '{what}' is inconclusive: it holds for some sizes and not "
-        f"for others, {describe(*operands)}.\n  Give the dimension narrower bounds, use "
-        "the same Dim for axes that are equal, or compare as arrays (jnp.asarray(n) < 5)."
+        f"for others, {describe(*operands)}.",
+        "Give the dimension narrower bounds, use the same Dim for axes that are equal, or compare as "
+        "arrays (jnp.asarray(n) < 5).",
     )
+
+
+def _error(what: str, fix: str) -> InconclusiveDimensionOperation:
+    """With the user's line if it is there that a size was used; else the boundary adds it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    ours = frame is None or HIDDEN[frame.f_code.co_filename]
+    lines = [what, "" if ours else user_line(call_site()), f"  {fix}"]
+    return InconclusiveDimensionOperation("\n".join(filter(None, lines)))
 
 
 def _at_least(x: Size, y: Size, margin: int, sign: str) -> bool:
@@ -624,9 +668,8 @@ def install(convert: Callable[[DimExpr], Any], arithmetic: Callable[[str, Any, A
 
 
 def _real(name: str, x: Any, y: Any) -> Any:
-    """An operation whose result is no size."""
-    if _arithmetic is None or not all(
-        isinstance(v, (int, float, complex, DimExpr)) for v in (x, y)
-    ):
+    """An operation whose result is no size: on numbers, also NumPy's, and its arrays."""
+    numbers = (int, float, complex, DimExpr, np.generic, np.ndarray)
+    if _arithmetic is None or not all(isinstance(v, numbers) for v in (x, y)):
         return NotImplemented
     return _arithmetic(name, x, y)

@@ -7,14 +7,21 @@ Static data are tagged values, since JSON has neither tuples nor dtypes:
     {"c": [re, im]}  complex    {"b": "00ff"} bytes {"l": [...]}   list       {"d": "float32"}   dtype
     {"k": "threefry2x32"}  typed key dtype          {"a": [shape, dtype, weak]}  aval
     {"i": ["ScanInfo", {field: value}]}  an info of core/infos.py, fields at their defaults left out
+    {"s": [[2, [["n", 1, 64, 1]]], [1, []]]}  the symbolic size 2*n + 1: terms of a coefficient and
+        factors, which are dimensions [name, low, high, multiple] or operations ["max", size, size]
+
+A dimension with a multiple counts in units of it, its bounds too (core/dims.py). Sizes are made again
+by arithmetic, so what was one size is one object.
 
 Nothing in a text is executed: reading makes nodes, whose constructor checks shapes and dtypes. Names
 of ops, infos and their fields are part of the format; VERSION changes when one changes meaning.
+Version 2 has symbolic sizes; version 1 is the same without.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,12 +29,13 @@ import numpy as np
 
 from tinyjax.core import dtypes, infos
 from tinyjax.core.avals import Aval, aval
+from tinyjax.core.dims import OPERATIONS, Atom, Dim, DimExpr, Size
 from tinyjax.core.ops import Op
 from tinyjax.core.tree import default_registry
 from tinyjax.core.treedef import PyTreeDef
 from tinyjax.core.uop import UOp, toposort
 
-VERSION = 1
+VERSION = 2
 
 INFOS = {
     cls.__name__: cls
@@ -60,7 +68,9 @@ def encode(x: Any) -> Any:
     if type(x) is list:
         return {"l": [encode(v) for v in x]}
     if isinstance(x, Aval):
-        return {"a": [list(x.shape), encode(x.dtype), x.weak_type]}
+        return {"a": [[encode(s) for s in x.shape], encode(x.dtype), x.weak_type]}
+    if isinstance(x, DimExpr):
+        return {"s": [[c, [encode_factor(a) for a in m]] for m, c in x.terms]}
     if dtypes.is_key(x):
         return {"k": x.impl.name}
     if isinstance(x, np.dtype):
@@ -78,6 +88,22 @@ def encode(x: Any) -> Any:
         f"{x!r} of type {type(x).__name__} has no serialised form: only functions of arrays without "
         "Python callbacks can be exported"
     )
+
+
+def encode_factor(a: Atom) -> list[Any]:
+    """A factor of a term of a symbolic size."""
+    if a.kind == "dim":
+        return [a.name, a.low, a.high, a.multiple]
+    return [a.kind, *map(encode, a.args)]
+
+
+def decode_factor(x: Any) -> Size:
+    """The inverse of `encode_factor`, as a size. Raises: ValueError for impossible bounds."""
+    if len(x) == 4:
+        name, low, high, multiple = x
+        return Dim(name, low * multiple, high * multiple, multiple_of=multiple) // multiple
+    kind, a, b = x
+    return OPERATIONS[kind](decode(a), decode(b))
 
 
 def decode(x: Any) -> Any:
@@ -106,7 +132,8 @@ DECODE: dict[str, Callable[[Any], Any]] = {
     "b": bytes.fromhex,
     "t": lambda v: tuple(decode(e) for e in v),
     "l": lambda v: [decode(e) for e in v],
-    "a": lambda v: aval(tuple(v[0]), decode(v[1]), bool(v[2])),
+    "a": lambda v: aval(tuple(decode(s) for s in v[0]), decode(v[1]), bool(v[2])),
+    "s": lambda v: sum(c * math.prod(map(decode_factor, m)) for c, m in v),
     "k": dtypes.KeyDType,
     "d": dtypes.as_dtype,
     "i": _info,

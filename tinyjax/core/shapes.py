@@ -10,14 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tinyjax.core.dims import (
-    DimExpr,
-    InconclusiveDimensionOperation,
-    Size,
-    describe,
-    maximum,
-    minimum,
-)
+from tinyjax.core.dims import DimExpr, Size, describe, maximum, minimum
+from tinyjax.core.errors import InconclusiveDimensionOperation
 
 Shape = tuple[Any, ...]
 
@@ -62,7 +56,7 @@ def reshaped(old: Shape, sizes: Sequence[Size]) -> Shape | None:
         return None
     total, known = math.prod(old), math.prod([s for s in sizes if s != -1])
     if not unknown:
-        fits = equal_sizes(total, known, "Cannot reshape, elements", (old, sizes))
+        fits = equal_sizes(total, known, "Cannot reshape", (old, sizes))
         return tuple(sizes) if fits else None
     if known == 0:
         return None

@@ -223,6 +223,11 @@ class AbstractRef:
 
     shape = property(lambda self: self.inner_aval.shape)
     dtype = property(lambda self: self.inner_aval.dtype)
+    weak_type = property(lambda self: self.inner_aval.weak_type)
+
+    def str_short(self) -> str:
+        """`Ref{f32[3]}`"""
+        return f"Ref{{{self.inner_aval.str_short()}}}"
 
 
 def parameter(trace: Trace, of: Aval, path: str) -> Ref:

@@ -20,7 +20,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tinyjax.core.avals import Aval
-from tinyjax.core.dims import Atom, Dim, DimExpr, Size, describe, dims_of, evaluate, is_symbolic
+from tinyjax.core.dims import (
+    Atom,
+    Dim,
+    DimExpr,
+    Size,
+    bounds_of,
+    describe,
+    dims_of,
+    evaluate,
+    is_symbolic,
+    linear,
+)
+from tinyjax.core.shapes import same_shape
 from tinyjax.core.treedef import tree_flatten
 
 Axes = Mapping[int, Size]
@@ -215,15 +227,6 @@ def solve(
                 found[atom],
                 lambda: f"{atom.name} (from {place(i, axis)}, which is {size})",  # noqa: B023
             )
-
-
-def linear(size: Size, atom: Atom) -> tuple[int, Size]:
-    """(slope, rest) of a size that is slope * atom + rest; a slope of 0 if that is not its form."""
-    if not is_symbolic(size):
-        return 0, size
-    slope = next((c for monomial, c in size.terms if monomial == (atom,)), 0)
-    rest = size - slope * DimExpr.of_atom(atom)
-    return (0 if atom in dims_of([rest]) else slope), rest
 
 
 def dim_of(atom: Atom) -> DimExpr:

@@ -76,9 +76,14 @@ def emit(e: Emitter, loop: Loop, low: Value, high: Value) -> None:
         with b.loop(0, loop.columns, loop.lanes) as clear:
             for fold in folds:
                 arrays.write(fold, clear.index, arrays.neutral[fold])
-        main = rows.extent // rows.copies * rows.copies
-        for first, last, copies in ((0, main, rows.copies), (main, rows.extent, 1)):
-            if first < last:
+        count = e.steps_of(rows)
+        if rows.limit is None:
+            main = irtext.const(I64, rows.extent // rows.copies * rows.copies)
+        else:
+            main = b.sub(count, b.urem(count, irtext.const(I64, rows.copies)))
+        zero = irtext.const(I64, 0)
+        for first, last, copies in ((zero, main, rows.copies), (main, count, 1)):
+            if first.const is None or first.const != last.const:
                 _rows(e, loop, rows, arrays, (first, last, copies), start, end)
 
         def finish(at: Value) -> None:
@@ -94,13 +99,12 @@ def _rows(
     loop: Loop,
     rows: Loop,
     arrays: _Columns,
-    part: tuple[int, int, int],
+    part: tuple[Value, Value, int],
     start: Value,
     end: Value,
 ) -> None:
     """Add groups of rows to the accumulators of a block."""
-    first, last, copies = part
-    low, high = irtext.const(I64, first), irtext.const(I64, last)
+    low, high, copies = part
     with e.b.loop(low, high, copies) as groups, e.inside(rows, copies), e.scope():
         e.set_base(rows, groups.index, copies)
         nodes = [x for x in (*loop.lines, *rows.lines) if isinstance(x, UOp)]

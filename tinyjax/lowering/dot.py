@@ -197,12 +197,12 @@ def _packed(
     size = tile * (4 if schedule.group > 1 else spec.accumulate.itemsize)
 
     def nbytes(p: Params) -> int:
-        panels = _panels(schedule, p, is_a)
+        panels: int = _panels(schedule, p, is_a)
         if how == "step":
             rows = round_up(p[K], k_align(schedule)) // schedule.group
-            return panels * size * rows * (1 if shared else p[BATCH])
-        largest = ceil_div(panels, max(p[ROW_BLOCKS if is_a else COL_BLOCKS], 1))
-        return _chunks(p) * largest * size * (p[K_BLOCK] // schedule.group)
+            return panels * size * rows * (1 if shared else int(p[BATCH]))
+        largest: int = ceil_div(panels, max(p[ROW_BLOCKS if is_a else COL_BLOCKS], 1))
+        return _chunks(p) * largest * size * int(p[K_BLOCK] // schedule.group)
 
     slot = spec.workspace_slot + (0 if is_a else 1)
     return Workspace(slot, nbytes)
@@ -210,7 +210,7 @@ def _packed(
 
 def _chunks(params: Params) -> int:
     """Regions of task scratch."""
-    return ceil_div(_blocks(params), params[CHUNK])
+    return int(ceil_div(_blocks(params), params[CHUNK]))
 
 
 def _rows(spec: DotSpec, schedule: DotSchedule) -> Workspace:
@@ -218,7 +218,7 @@ def _rows(spec: DotSpec, schedule: DotSchedule) -> Workspace:
     unit = 4 if schedule.group > 1 else spec.accumulate.itemsize
 
     def nbytes(p: Params) -> int:
-        largest = ceil_div(_panels(schedule, p, True), max(p[ROW_BLOCKS], 1))
+        largest: int = ceil_div(_panels(schedule, p, True), max(p[ROW_BLOCKS], 1))
         row = row_stride(schedule, p[K_BLOCK]) * unit
         return _chunks(p) * largest * schedule.mr * row
 
@@ -232,10 +232,10 @@ def _partial(spec: DotSpec, schedule: DotSchedule) -> Workspace:
     def nbytes(p: Params) -> int:
         rows, columns = (_panels(schedule, p, is_a) for is_a in (True, False))
         if schedule.split_k:
-            return p[BATCH] * p[SPLITS] * rows * columns * size
+            return int(p[BATCH] * p[SPLITS] * rows * columns) * size
         if p[K] <= p[K_BLOCK]:
             return 0
-        block = ceil_div(rows, max(p[ROW_BLOCKS], 1)) * ceil_div(columns, max(p[COL_BLOCKS], 1))
+        block: int = ceil_div(rows, max(p[ROW_BLOCKS], 1)) * ceil_div(columns, max(p[COL_BLOCKS], 1))
         return _chunks(p) * block * size
 
     return Workspace(spec.workspace_slot + 2, nbytes)

@@ -137,7 +137,7 @@ def ceil_div(x: Any, y: int) -> Any:
 
 def round_up(x: int, y: int) -> int:
     """The least multiple of y that is at least x."""
-    return ceil_div(x, y) * y
+    return int(ceil_div(x, y)) * y
 
 
 def k_align(schedule: DotSchedule) -> int:
@@ -383,9 +383,9 @@ def _cut(schedule: DotSchedule, batch: int, m: int, n: int, k: int, threads: int
     wanted = min(TASKS_PER_THREAD * threads, batch * m * n * k // least)
 
     def tasks(mc: int, nc: int) -> int:
-        blocks = ceil_div(max(m, 1), mc) * ceil_div(max(n, 1), nc)
+        blocks = int(ceil_div(max(m, 1), mc) * ceil_div(max(n, 1), nc))
         splits = ceil_div(max(k, 1), schedule.split_k) if schedule.split_k else 1
-        return max(batch, 1) * blocks * splits
+        return max(batch, 1) * blocks * int(splits)
 
     mr, nr = schedule.mr, schedule.nr
     mc = min(schedule.mc, round_up(max(m, 1), mr))

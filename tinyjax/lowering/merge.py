@@ -85,6 +85,6 @@ def merge_ranges(sink: UOp) -> UOp:
                 break
     for r in live:
         if size[r] != extent(r):
-            bound = (limits[r],) if r in limits else ()
-            mapping[r] = UOp(Op.RANGE, (integer(size[r]), *bound), r.arg)
+            src = (integer(size[r]), limits[r]) if r in limits else (integer(size[r]),)
+            mapping[r] = UOp(Op.RANGE, src, r.arg)
     return substitute(sink, mapping)

@@ -360,7 +360,7 @@ def _as_columns(made: Schedule, loop: Loop) -> bool:
     if loop.lanes == 1 or loop.kind != "loop" or len(rows) != 1 or rows[0].kind != "reduce":
         return False
     (inner,) = rows
-    if loop.limit is not None or inner.limit is not None:
+    if loop.limit is not None:
         return False
     if any(isinstance(x, Loop) for x in inner.lines) or loop.carries:
         return False

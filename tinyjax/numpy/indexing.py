@@ -22,7 +22,6 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.dims import (
-    InconclusiveDimensionOperation,
     Size,
     is_symbolic,
     largest,
@@ -31,6 +30,7 @@ from tinyjax.core.dims import (
 )
 from tinyjax.core.errors import (
     BroadcastError,
+    InconclusiveDimensionOperation,
     IndexTypeError,
     JAXIndexError,
     NonConcreteBooleanIndexError,
@@ -380,6 +380,7 @@ def layout(parsed: Parsed) -> Layout:
     except ValueError:
         raise make_error(
             BroadcastError,
+            InconclusiveDimensionOperation,
             f"Incompatible shapes for broadcasting: shapes={shapes}",
             rule="the arrays of an index are broadcast together",
             fix="Index with ix_, or give one of them a new axis, to take all combinations.",
@@ -658,6 +659,7 @@ def fit_update(value: UOp, shape: tuple[int, ...]) -> UOp:
     if not fitting:
         raise make_error(
             BroadcastError,
+            InconclusiveDimensionOperation,
             f"Incompatible types for broadcasting: input type={value.aval.str_short()} and "
             f"requested type={value.aval.update(shape=shape).str_short()}",
             rule="an update is broadcast to the shape of what it is written to",

@@ -14,7 +14,6 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.dims import (
     DimExpr,
-    InconclusiveDimensionOperation,
     as_size,
     describe,
     is_symbolic,
@@ -25,6 +24,7 @@ from tinyjax.core.errors import (
     BroadcastError,
     ConcatenateError,
     ConcretizationTypeError,
+    InconclusiveDimensionOperation,
     ReshapeError,
     make_error,
 )
