@@ -9,12 +9,16 @@ over, behind a header with a version and a checksum; nothing in them is executed
 Derivatives travel as exported functions of their own, up to `vjp_order`, so custom rules are kept.
 Forward mode needs nothing more: J v is the transpose of the exported ct -> J^T ct, applied to v.
 
+Arguments may have symbolic sizes: the export is one graph for all of them, and so is the program
+that runs calls at once. Inside another trace, a call binds the graph to the sizes it has there.
+
 Layout: `MAGIC`, format version (4 bytes, little endian), SHA-256 of the rest, length of the
 description (8 bytes), the description (JSON), the arrays one after the other.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -26,7 +30,11 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
+from tinyjax.core.bind_sizes import bind_sizes
 from tinyjax.core.body import hoist_memory
+from tinyjax.core.config import config
+from tinyjax.core.dims import Atom, Size, evaluate
+from tinyjax.core.dims import is_symbolic as is_symbolic_dim
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.serialize import (
@@ -40,17 +48,21 @@ from tinyjax.core.serialize import (
     encode_tree,
     register_node,
 )
+from tinyjax.core.size_text import SymbolicScope, symbolic_shape
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
+from tinyjax.core.treematch import flatten_axes
 from tinyjax.core.uop import UOp, buffer, results
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_jvp, custom_vjp
 from tinyjax.engine.derivatives import float0_zeros, linear_transpose, vjp
 from tinyjax.engine.jaxprs import ClosedJaxpr, closed_jaxpr
 from tinyjax.engine.jit import Jitted, as_buffer, jit
-from tinyjax.engine.stages import PLATFORM, Stages, struct_of
-from tinyjax.engine.values import finish_all, lift
+from tinyjax.engine.sized import find_sizes
+from tinyjax.engine.stages import PLATFORM, ShapeDtypeStruct, Stages, struct_of
+from tinyjax.engine.values import finish_all, lift, shaped_abstractify
+from tinyjax.interpreters.trace import state
 
 MAGIC = b"TINYJAX-EXPORT\n"
 minimum_supported_calling_convention_version = 1
@@ -59,7 +71,8 @@ maximum_supported_calling_convention_version = VERSION
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exported:
-    """A function for arguments of exactly these types. `call` it, or `serialize` it.
+    """A function for arguments of exactly these types, whose sizes may be symbolic. `call` it, or
+    `serialize` it.
 
     `in_tree` is of (args, kwargs); avals are flat. `body` is a closed body over the flat arguments
     and then `consts`. `derivative` gives the exported vjp, if there is one. `rules_kept`: the calls
@@ -79,7 +92,7 @@ class Exported:
     calling_convention_version: int = VERSION
     nr_devices: int = 1
     rules_kept: bool = True
-    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -117,7 +130,10 @@ class Exported:
         """The function applied; differentiable in both modes if `has_vjp()`, as often as `vjp_order`
         says.
 
-        Raises: ValueError if the tree, a shape or a dtype is not that of the export.
+        Symbolic sizes are those of the arguments; called by a function that is symbolic itself, they
+        are its sizes. Inside of jit, grad, vmap and the like they are numbers of that trace.
+        Raises: ValueError if the tree, a shape or a dtype is not that of the export, or a symbolic
+        size is out of its bounds or is two sizes.
         """
         leaves, tree = tree_flatten((args, kwargs))
         if tree != self.in_tree:
@@ -127,23 +143,53 @@ class Exported:
                 f"{self.in_tree}."
             )
         nodes = [lift(x) for x in leaves]
-        for i, (n, of) in enumerate(zip(nodes, self.in_avals, strict=True)):
-            path = self._path(i)
-            if n.shape != of.shape:
-                raise ValueError(
-                    f"Shape mismatch for {path}: expected {of.shape} and called with {n.shape}"
-                )
-            if n.dtype != of.dtype:
-                raise ValueError(
-                    f"Dtype mismatch for {path}: expected {of.dtype} and called with {n.dtype}"
-                )
-        return tree_unflatten(self.out_tree, self._flat()(*map(Array, nodes)))
+        sizes = self._sizes([n.aval for n in nodes])
+        traced = state.staging or any(n.free for n in nodes) or config.jax_disable_jit
+        of = self._bound(sizes) if sizes and traced else self
+        return tree_unflatten(self.out_tree, of._flat()(*map(Array, nodes)))
 
-    def _path(self, index: int) -> str:
+    def _sizes(self, avals: Sequence[Aval]) -> dict[Atom, Size]:
+        """The values of the dimensions for arguments of these avals."""
+        for i, (given, of) in enumerate(zip(avals, self.in_avals, strict=True)):
+            fits = len(given.shape) == len(of.shape) and all(
+                is_symbolic_dim(s) or (not is_symbolic_dim(v) and s == v)
+                for v, s in zip(given.shape, of.shape, strict=True)
+            )
+            if not fits:
+                raise ValueError(
+                    f"Shape mismatch for {self._paths()[i]}: expected {of.shape} and called with "
+                    f"{given.shape}"
+                )
+            if given.dtype != of.dtype:
+                raise ValueError(
+                    f"Dtype mismatch for {self._paths()[i]}: expected {of.dtype} and called with "
+                    f"{given.dtype}"
+                )
+        return find_sizes(self.in_avals, avals, self._paths)
+
+    def _bound(self, sizes: dict[Atom, Size]) -> Exported:
+        """The same with values for its dimensions; kept per values."""
+        key = tuple(sizes.items())
+        if key not in self._cache:
+
+            def at(of: Aval) -> Aval:
+                return of.update(shape=tuple(evaluate(s, sizes) for s in of.shape))
+
+            self._cache[key] = dataclasses.replace(
+                self,
+                in_avals=tuple(map(at, self.in_avals)),
+                out_avals=tuple(map(at, self.out_avals)),
+                body=bind_sizes(self.body, sizes),
+                derivative=self.derivative and (lambda: self.vjp()._bound(sizes)),
+                _cache={},
+            )
+        return self._cache[key]  # type: ignore[no-any-return]
+
+    def _paths(self) -> list[str]:
+        """Names of the arguments, for messages."""
         example = tree_unflatten(self.in_tree, range(len(self.in_avals)))
         args, kwargs = tree_flatten_with_path(example[0])[0], tree_flatten_with_path(example[1])[0]
-        named = [f"args{keystr(p)}" for p, _ in args] + [f"kwargs{keystr(p)}" for p, _ in kwargs]
-        return named[index]
+        return [f"args{keystr(p)}" for p, _ in args] + [f"kwargs{keystr(p)}" for p, _ in kwargs]
 
     def _plain(self, *values: Any) -> list[Array]:
         """The body applied to flat arguments, with the derivative that its operations have."""
@@ -202,7 +248,13 @@ class Exported:
 
         ruled.defvjp(lambda *values: (ruled(*values), values), bwd)
         ruled.defjvp(jvp)
-        self._cache["flat"] = jit(lambda *values: ruled(*values))
+        axes = [
+            {k: s for k, s in enumerate(a.shape) if is_symbolic_dim(s)} or None
+            for a in self.in_avals
+        ]
+        self._cache["flat"] = jit(
+            lambda *values: ruled(*values), dynamic_shapes=axes if any(axes) else None
+        )
         return self._cache["flat"]
 
     # --- saving ------------------------------------------------------------------------------------
@@ -336,6 +388,36 @@ def vjp_of(stages: Stages) -> Exported:
     return from_stages(Stages.of(jit(pull), tuple(kinds), {}))
 
 
+# --- symbolic sizes ----------------------------------------------------------------------------------------
+
+
+def symbolic_args_specs(
+    args: Any,
+    shapes_specs: Any,
+    constraints: Sequence[str] = (),
+    scope: SymbolicScope | None = None,
+) -> Any:
+    """`ShapeDtypeStruct`s in the tree of `args`, with the shapes that texts give them.
+
+    `shapes_specs` is a prefix of that tree, of texts as for `symbolic_shape`, whose `like` is the shape
+    of the array; None keeps it as it is. All texts share one scope.
+    Raises: ValueError as `symbolic_shape` does.
+    """
+    if scope is not None and constraints:
+        raise ValueError("Cannot specify both a `scope` and `constraints`.")
+    shared = SymbolicScope(constraints) if scope is None else scope
+    leaves, tree = tree_flatten(args)
+    texts = flatten_axes("shapes_specs", tree, shapes_specs, value_name="args")
+    avals = map(shaped_abstractify, leaves)
+    return tree_unflatten(
+        tree,
+        [
+            ShapeDtypeStruct(symbolic_shape(text, scope=shared, like=a.shape), a.dtype)
+            for text, a in zip(texts, avals, strict=True)
+        ],
+    )
+
+
 # --- reading ----------------------------------------------------------------------------------------------
 
 
@@ -458,11 +540,15 @@ class DisabledSafetyCheck:
 __all__ = [
     "DisabledSafetyCheck",
     "Exported",
+    "SymbolicScope",
     "default_export_platform",
     "deserialize",
     "export",
+    "is_symbolic_dim",
     "maximum_supported_calling_convention_version",
     "minimum_supported_calling_convention_version",
     "register_namedtuple_serialization",
     "register_pytree_node_serialization",
+    "symbolic_args_specs",
+    "symbolic_shape",
 ]

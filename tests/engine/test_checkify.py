@@ -227,9 +227,11 @@ def test_of_several_examples_the_last_that_fails_is_named_as_in_jax(form: str):
     def case(J, C):
         f = positive(J, C)
         error, _ = {
-            "vmap": lambda: (lambda y: (None, J.vmap(f)(y))),
+            "vmap": lambda: lambda y: (None, J.vmap(f)(y)),
             "of checkify": lambda: J.vmap(C.checkify(f)),
-            "vmap twice": lambda: J.jit(C.checkify(lambda y: J.vmap(J.vmap(f))(J.numpy.stack([y, -y])))),
+            "vmap twice": lambda: J.jit(
+                C.checkify(lambda y: J.vmap(J.vmap(f))(J.numpy.stack([y, -y])))
+            ),
             "under jit": lambda: J.jit(C.checkify(J.vmap(f))),
         }[form]()(x)
         error.throw()

@@ -439,6 +439,157 @@ def agree(run, in_order=True):
     assert_same(mine, other)
 
 
+# --- callbacks whose results are needed again, in derivatives outside of jit --------------------
+
+
+def told(J, log, tag, x):
+    return log.io(tag, J.lax.stop_gradient(x))
+
+
+def two(J):
+    return J.numpy.float32(2), J.numpy.float32(1)
+
+
+def looped(J, log):
+    """The number of steps depends on what callbacks return."""
+
+    def body(c):
+        i, y = c
+        k = told(J, log, "w", y)
+        return i + k, y * 2 + k
+
+    return lambda x: J.lax.while_loop(lambda c: c[0] < 20, body, (J.numpy.float32(0), x))[1]
+
+
+def looped_in_loops(J, log):
+    """Steps of an inner loop after steps of an outer one."""
+
+    def outer(y, i):
+        body = lambda c: (c[0] + 1, c[1] / 2 + y + told(J, log, "in", c[1]))
+        y = J.lax.while_loop(lambda c: c[0] <= i, body, (0, y))[1]
+        return J.lax.cond(i > 1, lambda y: y + told(J, log, "c", y), lambda y: y, y), y
+
+    def f(x):
+        y, ys = J.lax.scan(outer, x, J.numpy.arange(3))
+        return J.lax.fori_loop(0, 2, lambda i, v: v + told(J, log, "f", v), y) + ys.sum()
+
+    return f
+
+
+def by_rule(J, log, kind):
+    f = getattr(J, kind)(lambda x: x * told(J, log, "f", x))
+
+    def fwd(x):
+        k = told(J, log, "fwd", x)
+        return x * k, (x, k)
+
+    def rule(primals, tangents):
+        k = told(J, log, "rule", primals[0])
+        return primals[0] * k, tangents[0] * k * 10
+
+    f.defjvp(rule) if kind == "custom_jvp" else f.defvjp(fwd, lambda r, ct: (ct * r[1] * 10,))
+    return lambda x: f(x) * x
+
+
+@program
+def io_in_while_loops_that_are_differentiated_forwards(J, log):
+    f, g = looped(J, log), looped_in_loops(J, log)
+    x, t = two(J)
+    both = lambda h: (J.jvp(h, (x,), (t,)), J.jvp(J.jit(h), (x,), (t,)))
+    under = lambda h: J.jit(lambda x: J.jvp(J.jit(h), (x,), (x,)))(x)
+    twice = J.jvp(lambda y: J.jvp(g, (y,), (t,)), (x,), (t,))
+    return both(f), both(g), under(f), under(g), twice
+
+
+@program
+def io_in_a_while_loop_beside_what_is_differentiated(J, log):
+    f = looped(J, log)
+    g = lambda x: f(J.lax.stop_gradient(x)) * x * x
+    x = J.numpy.float32(2)
+    return J.grad(g)(x), J.grad(J.jit(g))(x), J.grad(J.grad(g))(x)
+
+
+@program
+def io_in_a_while_loop_in_a_checkpoint(J, log):
+    x, t = two(J)
+    f = J.checkpoint(looped(J, log))
+    return J.jvp(f, (x,), (t,)), J.jit(lambda x: J.jvp(f, (x,), (x,)))(x)
+
+
+@program
+def io_in_a_reverse_rule_of_a_jitted_function(J, log):
+    f = by_rule(J, log, "custom_vjp")
+    scanned = lambda x: J.lax.scan(lambda c, a: (f(c) * a, c), x, J.numpy.arange(1.0, 3.0))[0]
+    chosen = lambda x: J.lax.cond(x > 0, f, lambda x: x, x)
+    g = J.grad
+    back = J.vjp(J.jit(f), J.numpy.float32(2))[1]
+    more = back(J.numpy.float32(1)), back(J.numpy.float32(2))
+    x = J.numpy.float32(2)
+    return [g(h)(x) for h in (J.jit(f), scanned, chosen, g(J.jit(f)))], more
+
+
+@program
+def io_in_a_forward_rule_of_a_jitted_function(J, log):
+    f = by_rule(J, log, "custom_jvp")
+    x, t = two(J)
+    scanned = lambda x: J.lax.scan(lambda c, a: (f(c) * a, c), x, J.numpy.arange(1.0, 3.0))[0]
+    repeated = lambda x: J.lax.while_loop(
+        lambda c: c[0] < 2, lambda c: (c[0] + 1, f(c[1])), (0, x)
+    )[1]
+    reverse = [J.grad(h)(x) for h in (J.jit(f), scanned)]
+    return reverse, [J.jvp(h, (x,), (t,)) for h in (J.jit(f), scanned, repeated)]
+
+
+@program
+def effects_that_see_tangents(J, log):
+    """They happen where there are tangents: in reverse mode there are none."""
+    f = J.custom_jvp(lambda x: x * x)
+
+    @f.defjvp
+    def rule(primals, tangents):
+        log("rule", primals[0], tangents[0])
+        return primals[0] ** 2, 2 * primals[0] * tangents[0]
+
+    x, _ = two(J)
+    t = J.numpy.float32(3)
+    scanned = lambda x: J.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0]
+    repeated = lambda x: J.lax.while_loop(lambda c: c < 20, f, x)
+    forms = (f, J.jit(f), scanned, J.jit(scanned), repeated)
+    forward = [J.jvp(h, (x,), (t,)) for h in forms]
+    staged = [J.jit(lambda x, h=h: J.jvp(h, (x,), (t,)))(x) for h in forms]
+    return forward, staged, [(J.grad(h)(x), J.jit(J.grad(h))(x)) for h in forms[:4]]
+
+
+@program
+def a_print_in_a_while_loop_of_a_jitted_function(J, log):
+    def f(x):
+        def body(c):
+            log("w", c)
+            return c * x
+
+        return J.lax.while_loop(lambda c: c < 20, body, x) * 2
+
+    x, t = two(J)
+    under = J.jit(lambda x: J.jvp(J.jit(f), (x,), (x,)))(x)
+    return J.jvp(J.jit(f), (x,), (t,)), under, J.jit(lambda x: J.linearize(f, x)[0])(x)
+
+
+@program
+def mutable_arrays_printed_in_branches_of_loops(J, log):
+    r = J.new_ref(J.numpy.zeros(()))
+
+    def step(c, x):
+        def add(c):
+            r[...] += x
+            log("r", r[...])
+            return c * 2
+
+        return J.lax.cond(x > 0.5, add, lambda c: c, c), r[...]
+
+    f = lambda x: J.lax.scan(step, x, J.numpy.asarray(x3))
+    return f(1.0), r[...], J.jit(f)(1.0), r[...], J.jvp(f, (1.0,), (1.0,)), r[...]
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_effects_are_jaxs(name):
     agree(PROGRAMS[name], name not in SHUFFLED)
@@ -716,6 +867,51 @@ def branch_twice(J, log):
     )
     tangent = lambda x: J.jvp(f, (x,), (J.numpy.ones_like(x),))[1]
     return J.grad(J.jit(tangent))(0.5), J.vmap(J.jit(tangent))(x3), J.grad(J.grad(f))(0.5)
+
+
+def test_linearizing_a_while_loop_keeps_what_its_callbacks_returned():
+    """JAX calls them again at each application, and gets the derivative of another program."""
+    J, log = tinyjax, Log(tinyjax)
+    x, t = two(J)
+    _, linear = J.linearize(looped_in_loops(J, log), x)
+    seen = list(log.seen)
+    want = J.jvp(looped_in_loops(J, Log(J)), (x,), (t,))[1]
+    assert linear(t) == want and linear(2 * t) == 2 * want
+    assert log.seen == seen
+    with pytest.raises(ValueError, match="while_loop with io_callback"):
+        J.jit(lambda x: J.linearize(looped(J, log), x)[0])(x)
+
+
+METHODS = ["sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_vmap_of_a_pure_callback_calls_it_as_its_method_says(method):
+    def case(J):
+        shapes = []
+
+        def host(x, y):
+            shapes.append((np.shape(x), np.shape(y)))
+            return np.asarray(x) * (np.asarray(y) if np.ndim(y) else 2)
+
+        spec = J.ShapeDtypeStruct((), np.float32)
+        f = lambda x: J.pure_callback(host, spec, x, J.numpy.float32(2), vmap_method=method)
+        out = J.vmap(f)(x3), J.jit(J.vmap(J.jit(f)))(x3)
+        return out, sorted(map(str, shapes))
+
+    (ours, seen), (theirs, want) = case(tinyjax), case(oracle)
+    assert_same(ours, theirs)
+    assert seen == want
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, lambda f: lambda x: tinyjax.jit(f)(x)])
+def test_vmap_of_a_pure_callback_without_method_says_what_to_do(wrap):
+    spec = tinyjax.ShapeDtypeStruct((), np.float32)
+    f = lambda x: tinyjax.pure_callback(lambda v: np.asarray(v) * 2, spec, x)
+    assert tinyjax.vmap(lambda x: f(np.float32(2)) + x)(x3).tolist() == [4, 5, 6]
+    with pytest.raises(NotImplementedError, match='Pass vmap_method="sequential"') as caught:
+        tinyjax.vmap(wrap(f))(x3)
+    assert "Got vmap_method=None" in str(caught.value) and "test_effects.py" in str(caught.value)
 
 
 @pytest.mark.parametrize("run", [repeats, branch_twice])

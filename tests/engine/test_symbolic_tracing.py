@@ -7,6 +7,7 @@ shape, dtype and value. Some are compared with jax as well.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,12 @@ import numpy as np
 import pytest
 
 import tinyjax
+from tests.golden import assert_jaxpr, f32
 from tinyjax.core.bind_sizes import bind_sizes
-from tinyjax.core.dims import Dim, evaluate
+from tinyjax.core.dims import Dim, DimExpr, evaluate
+from tinyjax.core.infos import Backward
+from tinyjax.core.ops import Op
+from tinyjax.core.uop import nodes_created, toposort
 from tinyjax.core.verify import verify
 from tinyjax.interpreters.evaluate import evaluate_body
 
@@ -1119,3 +1124,118 @@ def test_one_trace_serves_all_sizes(name: str) -> None:
         assert tree == want_tree
         for a, b in zip(results(jaxpr, sizes, args), want, strict=True):
             assert_close(a, raw(b), tol)
+
+
+@functools.cache
+def theirs() -> dict[str, Row]:
+    """The programs in terms of jax."""
+    return programs(jax)
+
+
+ALSO_JAX = """
+add_1d outer var_ddof softmax logsumexp norm_axis batched einsum3 arange_step arange_rev eye2 tri
+linspace linspace_ne diagonal slice1 slice_m3 slice_12 slice_r2 slicehalf idx_pair at_slice at_slice_m1
+at_pair take_along dynslice pad_to pad_edge roll_m repeat_n split_n_idx reshape_e_2 cumprod argmax topk
+median_n one_hot_n cov attention hand_attention ce_grad normal bernoulli permutation categorical
+array_n add_n scan_rev fori_at vmap_in1 vmap_nested assoc_scan grad_slicer grad_cummax grad_roll
+grad_at_set2 custom_vjp_g hessian_n e_patches conv_grad mixed3 mixed5 mixed7 rel_bias kvcache lm_loss ssm
+quantile_n interp batchnorm vmap_dynu jac_rev_n
+""".split()
+
+
+@pytest.mark.parametrize("name", ALSO_JAX)
+def test_one_trace_gives_what_jax_gives(name: str) -> None:
+    f, shapes, tol = theirs()[name]
+    sizes = SIZES[2]
+    want = jax.tree.leaves(f(*(value(jax, s, sizes, 2) for s in shapes)))
+    got = results(traced(name)[0], sizes, [value(tinyjax, s, sizes, 2) for s in shapes])
+    for a, b in zip(got, want, strict=True):
+        assert_close(a, raw(b), max(tol, 1e-4))
+
+
+def test_sizes_are_printed_as_expressions() -> None:
+    f = lambda x: x[1:].sum(0) / x.shape[0]
+    x = f32[n, 4]
+    assert_jaxpr(
+        f,
+        [x],
+        """
+        { lambda a:f32[n,4]. let
+            b:f32[n - 1,4] = slice[start=(1,0) stop=(n,4)] a
+            c:f32[4] = reduce_add[axes=(0)] b
+            d:i64[] = dim[size=n]
+            e:i32[]{weak} = cast d
+            f:f32[] = cast e
+            g:f32[4] = div c f
+          in (g,) }""",
+    )
+    shown = [e for e in tinyjax.make_jaxpr(f)(x).eqns if e.primitive.name == "dim_as_value"]
+    assert [e.params["dim"] for e in shown] == [n]
+
+
+def test_equations_can_be_applied_again_at_sizes() -> None:
+    x = f32[n, 4]
+    f = lambda x: tinyjax.nn.softmax(x[:-1] * x.shape[0], axis=0)
+    jaxpr = tinyjax.make_jaxpr(f)(x)
+    again = tinyjax.make_jaxpr(tinyjax.extend.core.jaxpr_as_fun(jaxpr))(x)
+    assert again.body is jaxpr.body
+
+
+def test_two_traces_are_one_body_and_so_are_two_bindings() -> None:
+    x = f32[n, m]
+    first, second = (tinyjax.make_jaxpr(lambda x: (x @ x.T).sum())(x) for _ in range(2))
+    assert first.body is second.body
+    sizes = {n.atom: 3, m.atom: 2}
+    plain = tinyjax.make_jaxpr(lambda x: (x @ x.T).sum())(f32[3, 2])
+    assert bind_sizes(first.body, sizes) is bind_sizes(second.body, sizes) is plain.body
+
+
+def test_binding_walks_each_body_once() -> None:
+    """Thirty levels of a function that calls the one below twice: 2**30 calls, 30 bodies."""
+    f = tinyjax.jit(lambda x: x * x.shape[0])
+    for _ in range(30):
+        f = tinyjax.jit(lambda x, f=f: f(f(x)) + 1.0)
+    body = tinyjax.make_jaxpr(f)(f32[n]).body
+    before = nodes_created()
+    bound = bind_sizes(body, {n.atom: 3})
+    assert nodes_created() - before < 400
+    assert not [x for x in toposort([bound], bodies=True) if x.op is Op.DIM]
+
+
+def test_bodies_that_derivative_rules_hold_are_bound() -> None:
+    @tinyjax.custom_vjp
+    def scaled(x: Any) -> Any:
+        return x * x.shape[0]
+
+    scaled.defvjp(lambda x: (scaled(x), None), lambda _, ct: (ct * ct.shape[0] * 10,))
+    tangent = lambda x: tinyjax.jvp(scaled, (x,), (x,))[1]
+    body = tinyjax.make_jaxpr(tangent)(f32[n]).body
+    (rule,) = (x for x in toposort([body]) if x.op is Op.CUSTOM_LIN)
+    (bound,) = (x for x in toposort([bind_sizes(body, {n.atom: 3})]) if x.op is Op.CUSTOM_LIN)
+    backward, bound_backward = (
+        x.arg.backward.body((False,)) if isinstance(x.arg.backward, Backward) else x.arg.backward
+        for x in (rule, bound)
+    )
+    assert mentions(backward)
+    assert not mentions(bound_backward)
+    (ct,) = evaluate_body(bound_backward, [np.ones(3, np.float32)])
+    np.testing.assert_array_equal(ct, [30.0] * 3)
+
+
+def mentions(body: Any) -> bool:
+    """Whether an aval or an op of a body has a symbolic size."""
+    return any(
+        node.op is Op.DIM or any(isinstance(s, DimExpr) for a in avals_of(node) for s in a.shape)
+        for node in toposort([body], bodies=True)
+    )
+
+
+def avals_of(node: Any) -> tuple[Any, ...]:
+    """One, or those of its results."""
+    return getattr(node.aval, "elts", (node.aval,))
+
+
+def test_a_dimension_without_a_size_is_an_error() -> None:
+    body = tinyjax.make_jaxpr(lambda x: x * 2)(f32[n, m]).body
+    with pytest.raises(KeyError):
+        bind_sizes(body, {n.atom: 3})

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinyjax.core import dtypes
+from tinyjax.core.dims import Size
 
-Shape = tuple[int, ...]
+Shape = tuple[Size, ...]
 
 
 class Interned(type):
@@ -29,14 +30,14 @@ class Aval(metaclass=Interned):
     dtype: Any
     weak_type: bool
     ndim: int
-    size: int
+    size: Size
 
     def __init__(self, shape: Shape, dtype: Any, weak_type: bool) -> None:
         self.shape, self.dtype, self.weak_type = shape, dtype, weak_type
         self.ndim, self.size = len(shape), math.prod(shape)
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> Size:
         """Bytes of the value stored densely."""
         return self.size * int(self.dtype.itemsize)
 

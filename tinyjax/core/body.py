@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinyjax.core import sites
+from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, Var, param, substitute, toposort, tuple_of
 
@@ -99,7 +100,8 @@ def reclose(outputs: Sequence[UOp], variables: Sequence[UOp]) -> UOp:
 def hoist_memory(body: UOp, count: int) -> tuple[UOp, list[UOp]]:
     """`body` (of `count` parameters) with its memory leaves as further parameters, and those leaves.
 
-    Bodies inside are treated alike; their leaves become arguments of the node that holds them.
+    Bodies inside are treated alike; their leaves become arguments of the node that holds them. A
+    CUSTOM_LIN whose forward body has some becomes a call of it.
     Only bodies of derivative rules have memory leaves, so most calls return at once.
     """
     if not _has_memory(body):
@@ -118,7 +120,7 @@ def hoist_memory(body: UOp, count: int) -> tuple[UOp, list[UOp]]:
     for node in toposort(body.src):
         if node.op is Op.BUFFER:
             mapping[node] = lifted(node)
-        elif node.bodies:
+        elif node.bodies or _has_memory_inside(node):
             operands = tuple(mapping[s] for s in node.operands)
             mapping[node] = _hoist_node(node, operands, lifted)
         else:
@@ -131,13 +133,23 @@ def hoist_memory(body: UOp, count: int) -> tuple[UOp, list[UOp]]:
 def _has_memory(body: UOp) -> bool:
     found = body.derived.get("has memory")
     if found is None:
-        found = any(n.op is Op.BUFFER for n in toposort(body.src, bodies=True))
+        nodes = toposort(body.src, bodies=True)
+        found = any(n.op is Op.BUFFER or _has_memory_inside(n) for n in nodes)
         body.derived["has memory"] = found
     return bool(found)
 
 
+def _has_memory_inside(node: UOp) -> bool:
+    """Whether it is a linear function of the user's that has memory leaves."""
+    forward = node.arg.forward if node.op is Op.CUSTOM_LIN else None
+    return forward is not None and _has_memory(forward)
+
+
 def _hoist_node(node: UOp, operands: tuple[UOp, ...], lifted: Any) -> UOp:
     """A node with bodies, the memory leaves of its bodies among its operands."""
+    if node.op is Op.CUSTOM_LIN:
+        call = UOp(Op.CALL, (node.arg.forward, *operands), CallInfo("jit", node.arg.name))
+        return _hoist_node(call, operands, lifted)
     if not any(_has_memory(inner) for inner in node.bodies):
         return UOp(node.op, (*node.bodies, *operands), node.arg)
     if node.op is Op.WHILE:

@@ -27,7 +27,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -240,7 +240,7 @@ class DimExpr:
             "used as it is; sizes may be compared as far as the bounds decide.",
         )
 
-    __int__ = __float__ = __complex__ = __index__  # type: ignore[assignment]
+    __int__ = __float__ = __complex__ = __index__
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         """Operators of NumPy numbers and arrays with sizes; NumPy's functions need values."""
@@ -467,7 +467,7 @@ def as_size(x: Any) -> Size:
     return x if isinstance(x, DimExpr) else int(operator.index(x))
 
 
-def is_symbolic(x: Any) -> TypeGuard[DimExpr]:
+def is_symbolic(x: Any) -> bool:
     """Whether a size is symbolic."""
     return isinstance(x, DimExpr)
 

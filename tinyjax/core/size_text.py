@@ -27,13 +27,13 @@ from tinyjax.core.dims import (
     Atom,
     Dim,
     DimExpr,
-    InconclusiveDimensionOperation,
     Size,
     bounds_of,
     dims_of,
     evaluate,
     linear,
 )
+from tinyjax.core.errors import InconclusiveDimensionOperation
 
 LARGEST = 4096
 """Upper bound of a dimension whose constraints give none (twice its lower bound if that is more). Programs plan memory for the product of
@@ -218,6 +218,8 @@ class SymbolicScope:
         left = [_Parser(c, "symbolic constraint", unbounded).relation() for c in self.constraints]
         for rule in rules:
             left = [relation for relation in left if not rule(*relation)]
+        for limited in self._limits:
+            self.size_of(limited.name)
 
     def _define(self, x: Size, sign: str, y: Size) -> bool:
         """Whether it is an equation that gives a dimension: its name stands for the rest then."""

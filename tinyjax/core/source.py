@@ -430,7 +430,8 @@ def name_user_line(error: BaseException) -> None:
     It is the innermost line of user code that was running: in a function that we called, or the one
     that called us.
     """
-    if not isinstance(error, NAMES_LINE) or len(error.args) != 1:
+    named = isinstance(error, NAMES_LINE) or type(error).__module__ == "tinyjax.errors"
+    if not named or len(error.args) != 1:
         return
     message, tb, site, ours = error.args[0], error.__traceback__, None, True
     while tb is not None:

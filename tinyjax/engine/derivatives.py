@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, open_body
+from tinyjax.core.dims import Size, is_symbolic
 from tinyjax.core.errors import GradTypeError, NotLinearError, make_error
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import register_pytree_node, tree_flatten_with_path, tree_unflatten
@@ -57,9 +59,19 @@ from tinyjax.interpreters.transpose import transpose, transposed_body
 Argnums = int | Sequence[int]
 
 
-def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
+@dataclass(frozen=True, slots=True)
+class Float0Zeros:
+    """Zeros of dtype float0 where a size is symbolic, which no NumPy array is."""
+
+    shape: tuple[Size, ...]
+
+    dtype = property(lambda self: dtypes.float0)
+    ndim = property(lambda self: len(self.shape))
+
+
+def float0_zeros(shape: tuple[Size, ...]) -> np.ndarray | Float0Zeros:
     """The derivative of a value that has none, at the public border."""
-    return np.zeros(shape, dtypes.float0)
+    return Float0Zeros(shape) if any(map(is_symbolic, shape)) else np.zeros(shape, dtypes.float0)
 
 
 def derivative(value: UOp | None, of: Aval) -> UOp:
@@ -97,9 +109,7 @@ def lift_with_refs(
         nodes, _ = lift_leaves(tree, paths, what)
         return nodes, tuple(n.aval for n in nodes), [], treedef
     arrays = [i for i, x in enumerate(leaves) if not isinstance(x, Ref)]
-    nodes, _ = lift_leaves(
-        [leaves[i] for i in arrays], lambda: [paths()[i] for i in arrays], what
-    )
+    nodes, _ = lift_leaves([leaves[i] for i in arrays], lambda: [paths()[i] for i in arrays], what)
     rest = iter(nodes)
     avals = [AbstractRef(x.aval_) if isinstance(x, Ref) else next(rest).aval for x in leaves]
     return nodes, tuple(avals), refs, treedef
@@ -672,7 +682,6 @@ class VjpFunction(LinearFunction):
         ]
         return tree_unflatten(self.in_tree, flat)
 
-
     def with_refs(self, *accumulators: Any) -> Callable[[Any], Any]:
         """The same function, but the cotangents of arguments (or leaves of them) in whose place a
         mutable array stands here are added to what it holds; their entry in the result is None."""
@@ -810,9 +819,7 @@ def linear_transpose(
     """
     leaves, tree = tree_flatten((tuple(primals), {}))
     avals = [shaped_abstractify(x) for x in leaves]
-    traced = stage(
-        fun, tree, avals, "linear_transpose", lambda: argument_paths(fun, primals, {})
-    )
+    traced = stage(fun, tree, avals, "linear_transpose", lambda: argument_paths(fun, primals, {}))
     kinds = [a.dtype for a in avals], [a.dtype for a in traced.out_avals]
     inexact = all(map(dtypes.is_inexact, kinds[0])) and all(map(dtypes.is_inexact, kinds[1]))
     if not inexact and not all(dtypes.is_integer(d) for side in kinds for d in side):

@@ -294,7 +294,9 @@ class Jitted:
         traced, donated = self._stage_avals(args, kwargs, tuple(avals), tree)
         return traced.bound(refs, name_of(self.fun)), nodes, donated
 
-    def _abstract(self, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list[Any]) -> list[Any]:
+    def _abstract(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list[Any]
+    ) -> list[Any]:
         """The avals of the dynamic leaves with the sizes that `dynamic_shapes` makes symbolic."""
         keep = [None if i in self.static_argnums else a for i, a in enumerate(args)]
         rest = {k: v for k, v in kwargs.items() if k not in self.static_argnames}

@@ -226,9 +226,7 @@ def odeint(
     example = (y0, t[0], *args)
     leaves, tree = tree_flatten((example, {}))
     avals = tuple(shaped_abstractify(x) for x in leaves)
-    traced = stage_cached(
-        func, tree, avals, "odeint", lambda: argument_paths(func, example, {})
-    )
+    traced = stage_cached(func, tree, avals, "odeint", lambda: argument_paths(func, example, {}))
     solvers = traced.body.derived.setdefault("odeint", {})
     key = (tree, traced.out_tree, options)
     if traced.refs:

@@ -165,7 +165,7 @@ def ruled(body: UOp, avals: Sequence[Aval], on: tuple[bool, ...]) -> UOp:
     found = body.derived.get(key)
     if found is None:
         found = body.derived[key] = _ruled(body, avals, on)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _ruled(body: UOp, avals: Sequence[Aval], on: tuple[bool, ...]) -> UOp:
@@ -298,9 +298,7 @@ QUIET, PRINTS, TAPED = "quiet", "prints", "taped"
 while loops return being kept on a `Tape`."""
 
 
-def split(
-    body: UOp, avals: Sequence[Aval], mode: str = QUIET, late: Sequence[int] = ()
-) -> Split:
+def split(body: UOp, avals: Sequence[Aval], mode: str = QUIET, late: Sequence[int] = ()) -> Split:
     """Take a body of parameters `avals` apart.
 
     Effects that depend on parameters `late` (tangents) are left in the replay: they are to come.

@@ -55,7 +55,7 @@ def dependence(body: UOp, linear: Flags, table: Mapping[UOp, Any] | None = None)
     if found is None:
         known = sources(body) if table is None else inherited(body.src, table)
         found = body.derived[key] = walk(body, linear, known)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def walk(body: UOp, linear: Flags, known: Mapping[UOp, Any]) -> Flags:

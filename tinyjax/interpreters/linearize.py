@@ -199,7 +199,7 @@ def joint(
     bodies: Sequence[Parts],
     sizes: Sequence[int],
     out_sizes: Sequence[int],
-) -> tuple[list[UOp], list[UOp], Callable[[UOp], Result]]:
+) -> tuple[list[UOp], list[Any], Callable[[UOp], Result]]:
     """Bodies over primals and tangents, and their operands, for a node that cannot be split.
 
     Operands and results come in groups of these sizes (a loop's consts, carry, xs); the tangents of
@@ -207,8 +207,8 @@ def joint(
     """
     args = node.operands[-len(tangents) :]
     on = [t is not None for t in bodies[0].tangents]
-    nonzero = [any(t is not None for t in column) for column in zip(
-        *(p.out_tangents for p in bodies), strict=True)]  # fmt: skip
+    columns = zip(*(p.out_tangents for p in bodies), strict=True)
+    nonzero = [any(t is not None for t in column) for column in columns]
     if node.op is Op.SCAN:
         consts, carry = sizes[:2]
         nonzero[:carry] = on[consts : consts + carry]
@@ -217,28 +217,28 @@ def joint(
         rows = zip(values, of, flags, strict=True)
         return [instantiate(t, o) if flag else None for t, o, flag in rows]
 
+    def arranged(order: list[tuple[int, int]], *pair: Sequence[Any]) -> list[Any]:
+        return [pair[which][i] for which, i in order]
+
     order = layout(sizes, on, token_of(args))
     out_order = layout(out_sizes, nonzero, token_of(bodies[0].outputs))
     made = [
         reclose(
-            [(p.outputs, full(p.out_tangents, p.outputs, nonzero))[k][i] for k, i in out_order],
-            [(p.params, p.tangents)[k][i] for k, i in order],
+            arranged(out_order, p.outputs, full(p.out_tangents, p.outputs, nonzero)),
+            arranged(order, p.params, p.tangents),
         )
         for p in bodies
     ]
-    given = full(tangents, args, on)
 
     def parts(new: UOp) -> Result:
         place = dict(zip(out_order, results(new), strict=True))
         outs = [place[0, i] for i in range(len(nonzero))]
         return tuple_of(outs), [place.get((1, i)) for i in range(len(nonzero))]
 
-    return made, [(args, given)[k][i] for k, i in order], parts
+    return made, arranged(order, args, full(tangents, args, on)), parts
 
 
-def layout(
-    sizes: Sequence[int], on: Sequence[bool], token: int | None
-) -> list[tuple[int, int]]:
+def layout(sizes: Sequence[int], on: Sequence[bool], token: int | None) -> list[tuple[int, int]]:
     """Per group (0, i) for its members and (1, i) for their tangents; the token ends its group."""
     found: list[tuple[int, int]] = []
     start = 0
@@ -386,9 +386,7 @@ def checkpoint_with_effects_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         return call_jvp(UOp(Op.CALL, (body, *args), once), dsrc)
     happened = UOp(Op.CALL, (parts.record, *args), once)
     kept = results(happened)[len(body.src) :]
-    plain = UOp(
-        Op.CALL, (parts.replay, *without(args, place), *kept), replace(info, repeat=repeat)
-    )
+    plain = UOp(Op.CALL, (parts.replay, *without(args, place), *kept), replace(info, repeat=repeat))
     primal, touts = call_jvp(plain, [None, *without(dsrc[1:], place), *[None] * len(kept)])
     return tuple_of(inserted(primal.src, out, get(happened, out))), inserted(touts, out, None)
 

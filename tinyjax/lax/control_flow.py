@@ -165,7 +165,7 @@ def scan(
     return tree_unflatten(carry_tree, outs[:nk]), tree_unflatten(y_tree, outs[nk:])
 
 
-def scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, **options: Any) -> Any:
+def scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
     """scan with mutable arrays among the xs: a step gets, as a mutable array, its slice of each."""
     leaves, tree = tree_flatten(((xs,), {}))
 
@@ -179,7 +179,8 @@ def scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, **options: Any) ->
         carry, (ys, after) = scan(step, init, values, **options)
         return (carry, ys), after
 
-    return through(leaves, [i for i, x in enumerate(leaves) if isinstance(x, Ref)], call)
+    carry, ys = through(leaves, [i for i, x in enumerate(leaves) if isinstance(x, Ref)], call)
+    return carry, ys
 
 
 def steps(unroll: int | bool, length: int) -> int:

@@ -293,7 +293,9 @@ def associative_scan(
             back = b.scalar(step, b.INT32)
             before = b.max_(b.sub(b.iota((size,), 0), back), b.scalar(0, b.INT32))
             new = combine([b.take(x, before, a) for x in xs], xs)
-            xs = [b.where(b.ge(b.iota(x.shape, a), back), y, x) for x, y in zip(xs, new, strict=True)]
+            xs = [
+                b.where(b.ge(b.iota(x.shape, a), back), y, x) for x, y in zip(xs, new, strict=True)
+            ]
             step *= 2
         return xs
 

@@ -301,8 +301,8 @@ def slice_entry(item: slice, size: int, axis: int, place: int) -> Taken:
             )
         bounds.append(value)
     start, stop, step, count = slice_steps(slice(*bounds), size)
-    known = not any(map(is_symbolic, (start, stop, size)))
-    return Taken(axis, start, count, step, None if known else stop)
+    symbolic = any(map(is_symbolic, (start, stop, size)))
+    return Taken(axis, start, count, step, stop if symbolic else None)
 
 
 def index_dtype(sizes: Sequence[Size]) -> Any:
@@ -380,7 +380,6 @@ def layout(parsed: Parsed) -> Layout:
     except ValueError:
         raise make_error(
             BroadcastError,
-            InconclusiveDimensionOperation,
             f"Incompatible shapes for broadcasting: shapes={shapes}",
             rule="the arrays of an index are broadcast together",
             fix="Index with ix_, or give one of them a new axis, to take all combinations.",
@@ -659,7 +658,6 @@ def fit_update(value: UOp, shape: tuple[int, ...]) -> UOp:
     if not fitting:
         raise make_error(
             BroadcastError,
-            InconclusiveDimensionOperation,
             f"Incompatible types for broadcasting: input type={value.aval.str_short()} and "
             f"requested type={value.aval.update(shape=shape).str_short()}",
             rule="an update is broadcast to the shape of what it is written to",

@@ -93,7 +93,9 @@ def check_rank_promotion(name: str, shapes: list[tuple[int, ...]]) -> None:
 def broadcast(name: str, nodes: list[UOp]) -> list[UOp]:
     """All of one shape; scalars stay scalars (ops broadcast them)."""
     shape = broadcast_shapes_of(name, nodes)
-    return [n if not n.shape or same_shape(n.shape, shape) else b.broadcast(n, shape) for n in nodes]
+    return [
+        n if not n.shape or same_shape(n.shape, shape) else b.broadcast(n, shape) for n in nodes
+    ]
 
 
 def operands(name: str, *args: ArrayLike) -> list[UOp]:

@@ -500,7 +500,9 @@ def permutation(
         if not dtypes.is_integer(n.dtype):
             raise TypeError("x must be an integer or at least 1-dimensional")
         return finish(
-            permutation_node(data, b.iota(canonical_shape(x), 0, dtypes.canonicalize_dtype(np.int64)), 0)
+            permutation_node(
+                data, b.iota(canonical_shape(x), 0, dtypes.canonicalize_dtype(np.int64)), 0
+            )
         )
     a = axis % n.ndim
     if independent:
