@@ -122,7 +122,7 @@ def test_a_graph_is_the_same_for_its_seed():
 def test_the_generator_reaches_every_op_it_is_for():
     found = {n.op for seed in range(3000) for n in toposort(graph(seed, 6).body.src, bodies=True)}
     without = "VAR BUFFER HOST_CALL CALLBACK CHECK KERNEL CUSTOM_LIN STOP_GRADIENT PCAST KEY_WRAP"
-    without += " KEY_UNWRAP ALL_REDUCE ALL_GATHER REDUCE_SCATTER PPERMUTE ALL_TO_ALL AXIS_INDEX"
+    without += " KEY_UNWRAP ALL_REDUCE ALL_GATHER REDUCE_SCATTER PPERMUTE ALL_TO_ALL AXIS_INDEX DIM"
     assert {op.name for op in Op if op.stages & J} - {op.name for op in found} == set(
         without.split()
     )

@@ -25,6 +25,25 @@ def char_gpt():
     return load_example("char_gpt")
 
 
+def test_sentences_of_all_lengths_train_one_program():
+    lengths = load_example("varying_lengths")
+    result = lengths.train(steps=40, batch=8, layers=1, width=32, progress_bar=False)
+    assert len(set(result.lengths)) > 20 and result.traces == 1
+    assert np.mean(result.losses[-5:]) < result.losses[0] - 1.0
+    assert np.isfinite(result.losses).all()
+
+
+def test_batches_of_sentences_are_as_long_as_their_longest():
+    lengths = load_example("varying_lengths")
+    alphabet, sentences = lengths.load_sentences()
+    assert all(s[0] == s[-1] == 0 and 0 not in s[1:-1] for s in sentences)
+    feed = lengths.batches(sentences, 16, np.random.default_rng(1))
+    for _ in range(20):
+        batch = next(feed)
+        used = batch.shape[1] - np.argmax(batch[:, ::-1] != 0, axis=1)
+        assert used.max() == batch.shape[1] - 1 and used.min() >= batch.shape[1] - 12
+
+
 def test_a_small_character_gpt_learns_and_draws_its_curve(char_gpt, tmp_path):
     result = char_gpt.train(
         steps=60, seconds=600.0, batch=8, layers=2, width=64, context=32, progress_bar=False

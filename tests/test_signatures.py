@@ -94,8 +94,7 @@ ABSENT: dict[str, str] = {
          "lax.linalg.hessenberg", "lax.linalg.ormqr", "lax.linalg.qdwh", "lax.linalg.schur",
          "lax.linalg.tridiagonal"), OTHER),
     **dict.fromkeys(
-        ("core.max_dim", "core.min_dim", "export.SymbolicScope", "export.is_symbolic_dim",
-         "export.symbolic_args_specs", "export.symbolic_shape"), SYMBOLIC),
+        ("core.max_dim", "core.min_dim"), SYMBOLIC),
     **dict.fromkeys(("host_count", "host_id", "host_ids"), OLD),
 }  # fmt: skip
 

@@ -189,7 +189,8 @@ def failing_when(bad):
             raise Refused(f"value {float(x)}")
         return np.float32(x * 2)
 
-    return lambda x: tinyjax.pure_callback(host, tinyjax.ShapeDtypeStruct((), jnp.float32), x)
+    spec = tinyjax.ShapeDtypeStruct((), jnp.float32)
+    return lambda x: tinyjax.pure_callback(host, spec, x, vmap_method="sequential")
 
 
 def in_a_jitted_function(f):

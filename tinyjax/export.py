@@ -34,7 +34,6 @@ from tinyjax.core.bind_sizes import bind_sizes
 from tinyjax.core.body import hoist_memory
 from tinyjax.core.config import config
 from tinyjax.core.dims import Atom, Size, evaluate
-from tinyjax.core.dims import is_symbolic as is_symbolic_dim
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.serialize import (
@@ -48,7 +47,7 @@ from tinyjax.core.serialize import (
     encode_tree,
     register_node,
 )
-from tinyjax.core.size_text import SymbolicScope, symbolic_shape
+from tinyjax.core.size_text import SymbolicScope, is_symbolic_dim, symbolic_shape
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten

@@ -188,6 +188,7 @@ def test_every_primitive_of_elementwise_ops_exists_in_jax_or_is_known_to_be_ours
     ours = {"trunc", "log2", "floor_divide", "floor_modulo", "window", "remat_barrier"}
     ours |= {"random_wrap", "random_unwrap", "pcast", "function", "composite", "linear", "remat2"}
     ours |= {"reduce_scatter", "check", "pure_callback", "io_callback", "debug_callback"}
+    ours |= {"dim_as_value"}  # of jax.export, where it has no public name
     unknown = {n for n in PRIMITIVES if not in_jax(n)} - ours
     assert not unknown, unknown
 

@@ -312,6 +312,7 @@ ERRORS = [
     (lambda J: J.new_ref(J.numpy.arange(3)).__setitem__(0, 2.5), "Invalid dtype"),
     (lambda J: J.jit(lambda x: J.new_ref(x))(x3), "mutable array reference"),
     (lambda J: twice(J, J.new_ref(J.numpy.ones(3))), "only one reference"),
+    (lambda J: counted_under(J, J.vmap), "with vmapped value"),
     (lambda J: passed_and_closed_over(J), "was both closed over and passed"),
     (lambda J: J.lax.cond(True, lambda r: r, lambda r: r, ref_of(J)), "reference"),
     (lambda J: J.lax.cond(True, lambda a, b: 0, lambda a, b: 0, *[ref_of(J)] * 2), "only one"),
@@ -325,6 +326,16 @@ ERRORS = [
     (lambda J: written_under(J, J.vmap, x3), "with vmapped value on an unbatched"),
     (lambda J: written_under(J, J.grad, 1.0), "with a differentiated value on a"),
 ]
+
+
+def counted_under(J, transform):
+    r = ref_of(J)
+
+    def f(x):
+        r[0] = 5.0
+        return x
+
+    return transform(f)(x3)
 
 
 def ref_of(J):
@@ -396,6 +407,93 @@ def test_a_condition_may_read_what_the_body_writes():
 
     assert J.lax.while_loop(lambda i: r[...] < 5, body, 0) == 3
     assert r[...] == 6
+
+
+def noting(J):
+    """The identity; bwd adds the cotangent to a Ref."""
+    f = J.custom_vjp(lambda r, x: x)
+    f.defvjp(lambda r, x: (x, r), lambda r, ct: (J.ref.addupdate(r, ..., ct), ct))
+    return f
+
+
+def shifting(J):
+    """The identity of the first argument; bwd moves what one Ref holds to another."""
+    f = J.custom_vjp(lambda x, refs: x)
+
+    def bwd(held, ct):
+        refs, x = held
+        refs["old"][...] = refs["new"][...]
+        refs["new"][...] = ct * x
+        return ct, None
+
+    f.defvjp(lambda x, refs: (x, (refs, x)), bwd)
+    return f
+
+
+def noted(J, case):
+    r, note = J.new_ref(J.numpy.zeros(())), noting(J)
+    out = case(J, note, r)
+    return out, r[...]
+
+
+NOTED = {
+    "grad": lambda J, note, r: J.grad(lambda x: note(r, J.numpy.sin(note(r, x))))(2.0),
+    "jit": lambda J, note, r: J.jit(J.grad(lambda x, r: J.numpy.sin(note(r, x))))(2.0, r),
+    "jit of one from outside": lambda J, note, r: J.jit(J.grad(lambda x: note(r, x * x)))(2.0),
+    "nested jit": lambda J, note, r: J.grad(J.jit(lambda x: J.numpy.sin(note(r, x))))(2.0),
+    "not differentiated": lambda J, note, r: (note(r, x3), J.jit(note)(r, x3)),
+    "not used": lambda J, note, r: J.grad(lambda x: (note(r, x), x)[1])(2.0),
+    "vjp": lambda J, note, r: [
+        J.vjp(lambda x: J.numpy.sin(note(r, x)), np.float32(2))[1](np.float32(v)) for v in (1, 3)
+    ],
+    "vjp in jit": lambda J, note, r: J.jit(
+        lambda x, r: J.vjp(lambda x: J.numpy.sin(note(r, x)), x)[1](x)
+    )(np.float32(2), r),
+    "a local one": lambda J, note, r: J.jit(
+        J.grad(lambda x: J.numpy.sin(note(J.new_ref(J.numpy.zeros(())), x)))
+    )(2.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_a_backward_rule_may_write_to_one(name):
+    assert_same(*(noted(J, NOTED[name]) for J in (tinyjax, oracle)), weak=False)
+
+
+def test_a_backward_rule_may_move_values_from_one_to_another():
+    def case(J):
+        refs = {k: J.new_ref(J.numpy.float32(v)) for k, v in (("new", 0), ("old", 5))}
+        f, seen = shifting(J), []
+        for wrap in (lambda g: g, J.jit):
+            seen.append((wrap(J.grad(lambda x: f(x * x, refs) * 3))(2.0), *refs.values()))
+            seen[-1] = [v[...] for v in seen[-1]]
+        return seen
+
+    assert_same(case(tinyjax), case(oracle), weak=False)
+
+
+def test_of_examples_each_has_its_own():
+    def case(J):
+        r, note = J.new_ref(J.numpy.zeros(3)), noting(J)
+        return J.vmap(J.grad(lambda x, r: J.numpy.sin(note(r, x))))(x3, r), r[...]
+
+    assert_same(case(tinyjax), case(oracle), weak=False)
+
+
+BACKWARD_ERRORS = {
+    "derivative would be lost": lambda J, note, r: J.grad(J.grad(lambda x: J.numpy.sin(note(r, x))))(2.0),
+    "with vmapped value": lambda J, note, r: J.vmap(J.grad(lambda x: note(r, x)))(x3),
+    "inside of a loop or branch": lambda J, note, r: J.grad(
+        lambda x: J.lax.scan(lambda c, _: (note(r, c * x), None), x, None, length=2)[0]
+    )(2.0),
+    "function has ended": lambda J, note, r: J.grad(J.jit(lambda x, r: note(r, x)))(2.0, r),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BACKWARD_ERRORS)
+def test_what_a_backward_rule_cannot_write(text):
+    with pytest.raises(ValueError, match=text):
+        noted(tinyjax, BACKWARD_ERRORS[text])
 
 
 def test_a_custom_rule_refuses_one_from_outside():

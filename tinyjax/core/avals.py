@@ -30,14 +30,14 @@ class Aval(metaclass=Interned):
     dtype: Any
     weak_type: bool
     ndim: int
-    size: Size
+    size: int
 
     def __init__(self, shape: Shape, dtype: Any, weak_type: bool) -> None:
         self.shape, self.dtype, self.weak_type = shape, dtype, weak_type
         self.ndim, self.size = len(shape), math.prod(shape)
 
     @property
-    def nbytes(self) -> Size:
+    def nbytes(self) -> int:
         """Bytes of the value stored densely."""
         return self.size * int(self.dtype.itemsize)
 

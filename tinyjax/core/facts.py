@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from tinyjax.core import rules  # noqa: F401  (fills the aval table)
-from tinyjax.core.dims import bounds_of
 from tinyjax.core.intervals import BIT, BOOL, INT64, INT64_SPAN, Span, dtype_span, within
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const, toposort
@@ -141,7 +140,7 @@ class Facts(ABC):
         elif op is Op.RANGE:
             span = 0, max(0, self.bounds(node.src[0])[1] - 1)
         elif op is Op.DIM:
-            span = bounds_of(node.arg)
+            span = node.arg.bounds
         else:
             span = dtype_span(getattr(node.aval, "dtype", None))
         return self._keep(node, self._assumed(node, Fact(span)))

@@ -122,15 +122,22 @@ class Backward:
     """A backward body that is made when it is known which cotangents are zero.
 
     `make(zero)` returns a closed body `(*residuals, *nonzero cotangents) -> cotangents of the tangent
-    inputs`, given for each output whether its cotangent is zero. Made once per pattern.
+    inputs`, given for each output whether its cotangent is zero. Made once per pattern; but
+    `look(zero, cotangents)`, if given, makes one that may depend on the values of the cotangents.
     """
 
-    def __init__(self, make: Callable[[tuple[bool, ...]], Any]) -> None:
-        self._make = make
+    def __init__(
+        self,
+        make: Callable[[tuple[bool, ...]], Any],
+        look: Callable[[tuple[bool, ...], Sequence[Any]], Any] | None = None,
+    ) -> None:
+        self._make, self.look = make, look
         self._made: dict[tuple[bool, ...], Any] = {}
 
-    def body(self, zero: tuple[bool, ...]) -> Any:
-        """The body for this pattern."""
+    def body(self, zero: tuple[bool, ...], known: Sequence[Any] | None = None) -> Any:
+        """The body for this pattern, and for cotangents whose values are known if so given."""
+        if known is not None and self.look is not None:
+            return self.look(zero, known)
         if zero not in self._made:
             self._made[zero] = self._make(zero)
         return self._made[zero]
@@ -158,7 +165,8 @@ class CustomLinInfo:
     tangent inputs`, or a `Backward` that makes one for the cotangents that are not zero (None: reverse
     mode is an error); `out` are the avals of the outputs; `name` is the user's function, for errors.
     `forward`, if the user gave a jvp rule too, is a closed body `(*residuals, *tangents) ->
-    tangents of the outputs`: what forward mode and evaluation use.
+    tangents of the outputs`: what forward mode and evaluation use. `refs` are the mutable arrays that
+    the backward body takes (after the cotangents) and gives (last) the values of.
     """
 
     num_residuals: int
@@ -166,6 +174,7 @@ class CustomLinInfo:
     backward: Any
     name: str = ""
     forward: Any = None
+    refs: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval, tuple_aval
 from tinyjax.core.dims import maximum
 from tinyjax.core.errors import make_error
 from tinyjax.core.ops import COMPARISONS, ELEMENTWISE, Op
-from tinyjax.core.shapes import same_shape
 from tinyjax.core.uop import RULES, UOp
 
 BOOL = np.dtype(np.bool_)
@@ -219,6 +218,13 @@ def pad_rule(n: UOp) -> Aval:
     return aval(shape, of.dtype, of.weak_type and fill.weak_type)
 
 
+def sliced(start: int, stop: int, step: int) -> int:
+    """Length of an axis after SLICE."""
+    if step != 1:
+        return -((start - stop) // step)
+    return stop - start if start else stop
+
+
 @rule(Op.SLICE)
 def slice_rule(n: UOp) -> Aval:
     of = n.src[0].aval
@@ -227,10 +233,7 @@ def slice_rule(n: UOp) -> Aval:
     for (start, stop, step), size in zip(n.arg, of.shape, strict=True):
         if not (0 <= start <= stop <= size and step > 0):
             raise fail(n, f"slice {start}:{stop}:{step} does not lie in an axis of size {size}")
-    shape = tuple(
-        size if same_shape((start, stop, step), (0, size, 1)) else -((start - stop) // step)
-        for (start, stop, step), size in zip(n.arg, of.shape, strict=True)
-    )
+    shape = tuple(sliced(*part) for part in n.arg)
     return aval(shape, of.dtype, of.weak_type)
 
 

@@ -51,14 +51,12 @@ def reshaped(old: Shape, sizes: Sequence[Size]) -> Shape | None:
 
     Raises: InconclusiveDimensionOperation if whether they fit depends on the size of a dimension.
     """
-    unknown = [i for i, s in enumerate(sizes) if s == -1]
-    if len(unknown) > 1 or any(s < -1 for s in sizes):
-        return None
-    total, known = math.prod(old), math.prod([s for s in sizes if s != -1])
-    if not unknown:
+    total, known = math.prod(old), math.prod(sizes)
+    if -1 not in sizes:
         fits = equal_sizes(total, known, "Cannot reshape", (old, sizes))
-        return tuple(sizes) if fits else None
-    if known == 0:
+        return tuple(sizes) if fits and all(s >= 0 for s in sizes) else None
+    known = -known
+    if known <= 0 or sum(s < 0 for s in sizes) > 1:
         return None
     rest = total % known
     if isinstance(rest, DimExpr):
@@ -86,10 +84,10 @@ def listed(shapes: Sequence[Sequence[Size]]) -> str:
     return ", ".join(str(tuple(s)) for s in shapes)
 
 
-def slice_steps(bounds: slice, size: Size) -> tuple[Size, Size, int, Size]:
-    """(start, stop, step, number of positions) of a Python slice of an axis.
+def slice_steps(bounds: slice, size: Size) -> tuple[Size, Size, int, Size | None]:
+    """(start, number of positions, step, stop) of a Python slice of an axis.
 
-    A symbolic slice is normal: stop is not on the wrong side of start.
+    The stop is None if all is known, else it is not on the wrong side of start.
 
     Raises: ValueError for a step of zero, InconclusiveDimensionOperation where a bound may count from
     either end.
@@ -97,7 +95,7 @@ def slice_steps(bounds: slice, size: Size) -> tuple[Size, Size, int, Size]:
     start, stop, step = bounds.start, bounds.stop, bounds.step
     if not isinstance(size, DimExpr) and not any(isinstance(x, DimExpr) for x in (start, stop)):
         chosen = range(*bounds.indices(size))
-        return chosen.start, chosen.stop, chosen.step, len(chosen)
+        return chosen.start, len(chosen), chosen.step, None
     step = 1 if step is None else step.__index__()
     if not step:
         raise ValueError("slice step cannot be zero")
@@ -114,6 +112,6 @@ def slice_steps(bounds: slice, size: Size) -> tuple[Size, Size, int, Size]:
     stop = inside(stop, last if step > 0 else first)
     if step > 0:
         stop = maximum(stop, start)
-        return start, stop, step, -((start - stop) // step)
+        return start, -((start - stop) // step), step, stop
     stop = minimum(stop, start)
-    return start, stop, step, -((stop - start) // -step)
+    return start, -((stop - start) // -step), step, stop

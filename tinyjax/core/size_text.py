@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from tinyjax.core.dims import (
     OPERATIONS,
@@ -31,13 +31,15 @@ from tinyjax.core.dims import (
     bounds_of,
     dims_of,
     evaluate,
+    is_symbolic,
     linear,
 )
 from tinyjax.core.errors import InconclusiveDimensionOperation
 
 LARGEST = 4096
-"""Upper bound of a dimension whose constraints give none (twice its lower bound if that is more). Programs plan memory for the product of
-all bounds: two dimensions of a million would be more than machines have."""
+"""Upper bound of a dimension whose constraints give none (or twice its lower bound, if that is more).
+Programs plan memory for the product of all bounds: two dimensions of a million would be more than
+machines have."""
 
 ANY = 1 << 62
 """Upper bound of a dimension while constraints are read."""
@@ -238,18 +240,17 @@ class SymbolicScope:
     def _limit(self, x: Size, sign: str, y: Size) -> bool:
         """Whether it bounds a dimension, or says what divides it."""
         difference = self._known(x) - self._known(y)
-        (a, *others) = dims_of([difference]) or [None]
-        if a is None or others:
+        dims = dims_of([difference])
+        if len(dims) != 1:
             return False
-        slope, rest = linear(difference, a)
+        (a,) = dims
         low, high, multiple = self._limits.get(a, (-ANY, ANY, 1))
+        slope, rest = linear(difference, a)
         if sign == "==":
-            divided = [m[0].args for m, _ in difference.terms if len(m) == 1 and m[0].kind == "mod"]
-            if len(difference.terms) != 1 or not divided or not isinstance(divided[0][1], int):
+            divisor = divisor_of(difference, a)
+            if not divisor:
                 return False
-            if divided[0][0] is not DimExpr.of_atom(a):
-                return False
-            multiple = math.lcm(multiple, divided[0][1])
+            multiple = math.lcm(multiple, divisor)
         elif slope > 0:
             low = max(low, -(rest // slope))
         elif slope < 0:
@@ -300,9 +301,23 @@ class SymbolicScope:
         return f"SymbolicScope({', '.join(map(repr, self.constraints))})"
 
 
+def divisor_of(x: DimExpr, a: Atom) -> int:
+    """The number d for which x is mod(a, d), up to a factor; 0 if it is something else."""
+    (monomial, _), *rest = x.terms
+    (mod, *others) = monomial
+    if rest or others or mod.kind != "mod" or mod.args[0] is not DimExpr.of_atom(a):
+        return 0
+    return mod.args[1] if isinstance(mod.args[1], int) else 0
+
+
 def unbounded(name: str) -> Dim:
     """A dimension before its constraints are known."""
     return Dim(name, 0, ANY)
+
+
+def is_symbolic_dim(p: Any) -> TypeGuard[DimExpr]:
+    """Whether a size is symbolic."""
+    return is_symbolic(p)
 
 
 def symbolic_shape(

@@ -380,7 +380,7 @@ class Array:
     def __len__(self) -> int:
         if not self.aval.shape:
             raise TypeError("len() of unsized object")
-        return self.aval.shape[0]
+        return int(self.aval.shape[0])
 
     @api_boundary
     def __iter__(self) -> Iterator[Array]:

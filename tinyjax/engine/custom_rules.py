@@ -36,6 +36,7 @@ from tinyjax.core.uop import UOp, Var
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import float0_zeros, leave
 from tinyjax.engine.effects import next_token, perform
+from tinyjax.engine.refs import Ref
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes
 from tinyjax.engine.values import finish_all, is_array_like, lift, shaped_abstractify
 from tinyjax.interpreters.effects import has_effects
@@ -51,6 +52,7 @@ from tinyjax.interpreters.trace import (
 )
 
 Flags = tuple[bool, ...]
+NUMBERS = (bool, int, float, complex)
 
 
 class CustomVJPException(UnexpectedTracerError):
@@ -133,10 +135,10 @@ def inexact_of(avals: Sequence[Aval]) -> list[Aval]:
 
 @dataclass(frozen=True, slots=True)
 class ResidualTree:
-    """The tree of a fwd's residuals; its Python numbers (sizes, flags) reach bwd as they are."""
+    """The tree of a fwd's residuals; Python numbers (sizes, flags) and Refs reach bwd as they are."""
 
     tree: PyTreeDef
-    numbers: tuple[bool | int | float | complex | None, ...]  # None where a leaf is an array
+    numbers: tuple[bool | int | float | complex | Ref | None, ...]  # None where a leaf is an array
 
     def unflatten(self, arrays: Sequence[Array]) -> Any:
         """The residuals, from those that are arrays."""
@@ -158,6 +160,14 @@ class Application:
     statics: tuple[Any, ...]
     out_tree: PyTreeDef | None = None
     out_avals: Sequence[Aval] | None = None
+    refs: dict[int, Ref] = field(default_factory=dict)
+
+    def arguments(self, leaves: Sequence[Any]) -> Any:
+        """The tree of the dynamic arguments: these arrays, and the Refs among the arguments."""
+        rest = iter(leaves)
+        count = len(leaves) + len(self.refs)
+        full = [self.refs[i] if i in self.refs else next(rest) for i in range(count)]
+        return tree_unflatten(self.in_tree, full)
 
     @property
     def name(self) -> str:
@@ -165,7 +175,7 @@ class Application:
 
     def primal(self, nodes: Sequence[UOp]) -> tuple[list[UOp], PyTreeDef]:
         """The user's function on these nodes."""
-        args = self.arrange(tree_unflatten(self.in_tree, [Array(n) for n in nodes]))
+        args = self.arrange(self.arguments([Array(n) for n in nodes]))
         return output_nodes(self.owner.fun(*args), self.owner.fun, self.owner.kind)
 
     def check_outputs(self, rule: Any, outs: Sequence[UOp], tree: PyTreeDef, kind: str) -> None:
@@ -210,8 +220,8 @@ class Application:
                 continue
             dot, is_zero = next(given)
             tangents.append(SymbolicZero(zero_aval(n.aval)) if symbolic and is_zero else Array(dot))
-        primals = tree_unflatten(self.in_tree, [Array(n) for n in nodes])
-        result = rule(*self.statics, tuple(primals), tuple(tree_unflatten(self.in_tree, tangents)))
+        primals = self.arguments([Array(n) for n in nodes])
+        result = rule(*self.statics, tuple(primals), tuple(self.arguments(tangents)))
         value, tangent = self.pair(rule, result, "JVP", "tangent outputs")
         outs, out_tree = output_nodes(value, rule, "custom_jvp")
         self.check_outputs(rule, outs, out_tree, "JVP")
@@ -252,15 +262,14 @@ class Application:
             leaves = [
                 CustomVJPPrimal(x, dtypes.is_inexact(x.dtype) and not next(given)) for x in leaves
             ]
-        result = rule(*self.arrange(tree_unflatten(self.in_tree, leaves)))
+        result = rule(*self.arrange(self.arguments(leaves)))
         value, residuals = self.pair(rule, result, "VJP fwd", "residuals")
         outs, out_tree = output_nodes(value, rule, "custom_vjp")
         self.check_outputs(rule, outs, out_tree, "VJP fwd")
-        held, held_tree = output_nodes(residuals, rule, "custom_vjp residuals")
-        numbers = tuple(
-            x if type(x) in (bool, int, float, complex) else None
-            for x in held_tree.flatten_up_to(residuals)
-        )
+        given_held, held_tree = tree_flatten(residuals)
+        arrays = [0 if isinstance(x, Ref) else x for x in given_held]
+        held, _ = output_nodes(tree_unflatten(held_tree, arrays), rule, "custom_vjp residuals")
+        numbers = tuple(x if type(x) in (*NUMBERS, Ref) else None for x in given_held)
         held = [h for h, number in zip(held, numbers, strict=True) if number is None]
         return outs, held, out_tree, ResidualTree(held_tree, numbers)
 
@@ -313,6 +322,7 @@ class Application:
                     "cotangents with the tree structure of the arguments: for argument "
                     f"{i} got {tree_structure(part)}, expected {tree}."
                 ) from None
+        flat = [ct for i, ct in enumerate(flat) if i not in self.refs]
         pairs = zip(flat, avals, strict=True)
         return [self._cotangent(rule, ct, of) for ct, of in pairs if dtypes.is_inexact(of.dtype)]
 
@@ -346,6 +356,7 @@ class StagedRule:
     def __init__(self, application: Application, body: UOp, captures: Sequence[UOp]) -> None:
         self.application, self.body, self.captures = application, body, list(captures)
         self._made: dict[Any, Any] = {}
+        self.refs: tuple[Ref, ...] = ()
 
     has_jvp = property(lambda self: self.application.owner.jvp_rule is not None)
     has_vjp = property(lambda self: self.application.owner.vjp_rule is not None)
@@ -406,6 +417,7 @@ class StagedRule:
             application = self.application
             assert application.owner.vjp_rule is not None
             fwd, bwd = application.owner.vjp_rule
+            symbolic = application.owner.vjp_symbolic
             with open_trace("custom_vjp fwd", fwd, True) as trace:
                 own = [trace.variable(a) for a in self._user(avals)]
                 outs, held, out_tree, held_tree = application.fwd(own, zero)
@@ -426,18 +438,19 @@ class StagedRule:
                     nodes = application.bwd(res, held_tree, cts, kinds, out_tree, user)
                     rest = inexact_of(avals[len(avals) - len(self.captures) :])
                     nodes += [b.zeros(a.strip_weak_type()) for a in rest]
-                    refuse_refs(trace, bwd)
-                    nodes += trace.chain.tokens
+                    if symbolic or self.captures:
+                        refuse_refs(trace, bwd)
+                    self.refs, starts, finals = written(trace)
+                    nodes += [*finals, *trace.chain.tokens]
                     live = [ct for ct in cts if ct is not None]
                     body, captured = close(
-                        nodes, [*res, *live, *trace.chain.starts], keep_memory=True
+                        nodes, [*res, *live, *starts, *trace.chain.starts], keep_memory=True
                     )
                 if captured:
                     raise CustomVJPException(application.name, "its bwd closes over a traced value")
                 return body
 
             none = (False,) * len(inexact_of(kinds))
-            symbolic = application.owner.vjp_symbolic
             self._made[key] = forward, Backward(backward) if symbolic else backward(none)
         return self._made[key]  # type: ignore[no-any-return]
 
@@ -453,6 +466,7 @@ class PinnedRule:
 
     jvp: tuple[UOp, Flags] | None = None
     vjp: tuple[UOp, Any] | None = None
+    refs: tuple[Ref, ...] = ()
 
     has_jvp = property(lambda self: self.jvp is not None)
     has_vjp = property(lambda self: self.vjp is not None)
@@ -478,6 +492,9 @@ class Run:
     res: list[UOp] = field(default_factory=list)
     cts: list[UOp] = field(default_factory=list)
     back: list[UOp] = field(default_factory=list)
+    refs: tuple[Ref, ...] = ()  # that bwd touches; what they held before and hold after
+    starts: list[UOp] = field(default_factory=list)
+    finals: list[UOp] = field(default_factory=list)
     chain: Chain = field(default_factory=Chain)  # effects of the jvp rule that see tangents
     back_chain: Chain = field(default_factory=Chain)
 
@@ -487,6 +504,7 @@ class Run:
             *(t for t in self.tangents if t is not None),
             *self.held,
             *self.back,
+            *self.finals,
             *self.chain.tokens,
             *self.back_chain.tokens,
         ]
@@ -565,7 +583,11 @@ class CustomFunction:
                     raise CustomVJPException(name_of(self.fun), "a nondiff argument")
         leaves, in_tree = tree_flatten(dynamic)
         nodes = []
+        refs = {}
         for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Ref) and self.vjp_rule is not None:
+                refs[i] = leaf
+                continue
             if not is_array_like(leaf):
                 raise TypeError(
                     f"argument {argument_paths(self.fun, dynamic, {})[i]} of {name_of(self.fun)}, "
@@ -578,7 +600,7 @@ class CustomFunction:
             moving, fixed = iter(values), iter(statics)
             return tuple(next(fixed) if i in static else next(moving) for i in range(len(args)))
 
-        application = Application(self, in_tree, arrange, statics)
+        application = Application(self, in_tree, arrange, statics, refs=refs)
         active = any(differentiated(n) for n in nodes)
         if state.staging or any(unbound(n) is not None for n in nodes):
             return self._staged(application, nodes)
@@ -627,21 +649,22 @@ class CustomFunction:
                     outs_jvp, run.tangents, run.out_tree = application.jvp(own, run.dots, zero)
                 run.chain = rule_trace.chain
                 run.outs = run.outs or outs_jvp
-            local = [*own, *run.dots, *run.res, *run.cts, *run.back_chain.starts, *run.chain.starts]
+            local = [*own, *run.dots, *run.res, *run.cts, *run.starts]
+            local += [*run.back_chain.starts, *run.chain.starts]
             self._refuse_active([*run.everything(), *outs_jvp], outer)
             captures = outer_variables([*run.everything(), *outs_jvp], local)
             rule = self._pin(run, own, captures, outs_jvp)
             if self.vjp_symbolic:
                 assert rule.vjp is not None
 
-                def backward(zero_cts: Flags) -> UOp:
+                def backward(zero_cts: Flags, known: Sequence[UOp] = ()) -> UOp:
                     late = replace(run)
-                    self._run_backward(application, late, held_tree, avals, zero_cts)
-                    self._refuse_active(late.back, outer)
+                    self._run_backward(application, late, held_tree, avals, zero_cts, known)
+                    self._refuse_active(late.back, outer | differentiated_outside(known))
                     return self._close_backward(late, captures)
 
                 # Which cotangents are zero is known when the result is transposed: bwd runs then.
-                rule.vjp = rule.vjp[0], Backward(backward)
+                rule.vjp = rule.vjp[0], Backward(backward, backward)
             body, _ = close(run.outs, [*own, *captures], keep_memory=True)
             leave(trace, [], dict(zip(own, nodes, strict=True)))
         return self._call(body, [*nodes, *captures], rule, run.out_tree)
@@ -653,27 +676,42 @@ class CustomFunction:
         held_tree: ResidualTree,
         avals: Sequence[Aval],
         zero_cts: Flags | None = None,
+        known: Sequence[UOp] = (),
     ) -> None:
-        """Run bwd on variables for the residuals, bound to them, and for cotangents not flagged."""
+        """Run bwd on variables for the residuals, bound to them, and for cotangents not flagged, bound
+        to those `known`."""
         assert self.vjp_rule is not None
         kinds = [o.aval for o in run.outs]
         with open_trace("custom_vjp bwd", self.vjp_rule[1], False, deferred=True) as trace:
             run.res = [trace.variable(h.aval, bound=h) for h in run.held]
-            inexact = inexact_of(kinds)
+            inexact, values = inexact_of(kinds), iter(known)
+
+            def cotangent(of: Aval) -> UOp:
+                value = next(values, None)
+                if value is None:
+                    return trace.variable(of.strip_weak_type())
+                outside = differentiated_outside([value])
+                return trace.variable(
+                    of.strip_weak_type(), bound=b.stop_gradient(value), outer=outside
+                )
+
             cts = [
-                None if is_zero else trace.variable(o.strip_weak_type())
+                None if is_zero else cotangent(o)
                 for o, is_zero in zip(inexact, zero_cts or (False,) * len(inexact), strict=True)
             ]
             run.cts = [ct for ct in cts if ct is not None]
             run.back = application.bwd(run.res, held_tree, cts, kinds, run.out_tree, avals)
+            if self.vjp_symbolic:
+                refuse_refs(trace, self.vjp_rule[1])
+            run.refs, run.starts, run.finals = written(trace)
         run.back_chain = trace.chain
 
     def _close_backward(self, run: Run, captures: Sequence[UOp]) -> UOp:
         """bwd may close over outer variables; they are handed to it as residuals."""
         zeros = [b.zeros(c.aval.strip_weak_type()) for c in captures if dtypes.is_inexact(c.dtype)]
         body, captured = close(
-            [*run.back, *zeros, *run.back_chain.tokens],
-            [*run.res, *captures, *run.cts, *run.back_chain.starts],
+            [*run.back, *zeros, *run.finals, *run.back_chain.tokens],
+            [*run.res, *captures, *run.cts, *run.starts, *run.back_chain.starts],
             keep_memory=True,
         )
         if captured:
@@ -683,7 +721,7 @@ class CustomFunction:
     def _pin(
         self, run: Run, own: list[UOp], captures: list[UOp], outs_jvp: list[UOp]
     ) -> PinnedRule:
-        rule = PinnedRule()
+        rule = PinnedRule(refs=run.refs)
         more = [trace_free(c) for c in captures if dtypes.is_inexact(c.dtype)]
         if self.jvp_rule is not None:
             live = [t for t in run.tangents if t is not None]
@@ -715,6 +753,14 @@ class CustomFunction:
 
     def __repr__(self) -> str:
         return f"<{self.kind} function {name_of(self.fun)}>"
+
+
+def written(trace: Trace) -> tuple[tuple[Ref, ...], list[UOp], list[UOp]]:
+    """The Refs from outside that a backward rule touches, the variables for what they hold before
+    and what they hold after."""
+    cells = trace.cells
+    starts = [c.start for c in cells.values() if c.start is not None]
+    return tuple(cells), starts, [c.node for c in cells.values()]
 
 
 def refuse_refs(trace: Trace, fun: Any) -> None:

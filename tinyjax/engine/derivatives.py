@@ -21,10 +21,11 @@ from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, open_body
 from tinyjax.core.dims import Size, is_symbolic
 from tinyjax.core.errors import GradTypeError, NotLinearError, make_error
+from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import register_pytree_node, tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
-from tinyjax.core.uop import UOp, depends_on, substitute
+from tinyjax.core.uop import UOp, depends_on, substitute, toposort
 from tinyjax.engine.array import Array, line_of_user
 from tinyjax.engine.composites import jvp as jvp_nodes
 from tinyjax.engine.effects import settle
@@ -54,7 +55,7 @@ from tinyjax.interpreters.linearity import NotLinear, dependence
 from tinyjax.interpreters.linearize import known_frontier, tangent_aval
 from tinyjax.interpreters.residuals import LITERALS
 from tinyjax.interpreters.trace import Trace, open_trace, rebind, to_be_transposed
-from tinyjax.interpreters.transpose import transpose, transposed_body
+from tinyjax.interpreters.transpose import RefsInBody, transpose, transposed_body
 
 Argnums = int | Sequence[int]
 
@@ -166,6 +167,23 @@ def apply_effectful(fun: Any, body: UOp, args: Sequence[UOp]) -> list[UOp]:
     with open_trace("vjp", fun, staging=False) as trace:
         values, _ = apply_rule(body, args, None)
         return settle(trace, values)
+
+
+def looks_at_values(linear: UOp) -> bool:
+    """Whether a backward rule in a linear body may look at cotangents or write to Refs."""
+    rules = [n.arg for n in toposort(linear.src) if n.op is Op.CUSTOM_LIN]
+    return any(rule.refs or getattr(rule.backward, "look", None) for rule in rules)
+
+
+def transpose_now(
+    fun: Any, linear: UOp, held: Sequence[UOp], avals: Sequence[Aval], cts: Sequence[UOp]
+) -> list[UOp | None]:
+    """Cotangents of the linear arguments of a body, without making a body of that."""
+    with open_trace("vjp", fun, staging=False) as trace:
+        tangents = [fresh_var(a) for a in avals]
+        found = transpose(open_body(linear, [*held, *tangents]), list(cts), tangents)
+        settled = iter(leave(trace, [v for v in found if v is not None], {}))
+        return [None if v is None else next(settled) for v in found]
 
 
 def pick_arguments(
@@ -670,8 +688,14 @@ class VjpFunction(LinearFunction):
         inexact = [a for a in self.in_avals if dtypes.is_inexact(a.dtype)]
         avals = [*(h.aval for h in held), *(tangent_aval(a) for a in inexact)]
         linear = (False,) * len(held) + (True,) * len(inexact)
-        body, got = transposed_body(self.linear, avals, linear, (True,) * len(cts))
-        values = iter(apply_effectful(self, body, [*held, *cts]))
+        try:
+            if looks_at_values(self.linear):
+                raise RefsInBody
+            body, got = transposed_body(self.linear, avals, linear, (True,) * len(cts))
+            values = iter(apply_effectful(self, body, [*held, *cts]))
+        except RefsInBody:
+            back = transpose_now(self, self.linear, held, avals[len(held) :], cts)
+            got, values = tuple(v is not None for v in back), iter(v for v in back if v is not None)
         nodes = [
             derivative(next(values) if g else None, a) for a, g in zip(inexact, got, strict=True)
         ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import builtins
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from tinyjax.core.treedef import PyTreeDef
 from tinyjax.core.uop import UOp, Var
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish_all, lift, shaped_abstractify, to_array
-from tinyjax.interpreters.trace import Cell, Trace, differentiated, state
+from tinyjax.interpreters.trace import Cell, Trace, differentiated, differentiated_outside, state
 
 
 class Ref:
@@ -60,9 +60,33 @@ class Ref:
         return self.aval_.ndim
 
     @property
-    def size(self) -> int:
+    def size(self) -> Any:
         """Number of elements."""
         return self.aval_.size
+
+    @property
+    def node(self) -> UOp:
+        """The value it holds here, for a backward rule.
+
+        Raises: ValueError if its function has ended: what it stands for is not known any more.
+        """
+        if self.trace is not None and not self.trace.open:
+            raise ValueError(
+                "a bwd uses a Ref that is an argument of a jitted function, or was made in it, and "
+                f"the function has ended: {self.trace.describe()}.\n  Close over the Ref, or call the "
+                "function with the rule directly in the one that is differentiated."
+            )
+        return current(self)
+
+    def put(self, node: UOp) -> None:
+        """Let it hold a value made by transposition, which the innermost derivative does not see."""
+        cell, outer = cell_of(self), differentiated_outside([node])
+        for trace in reversed(state.traces):
+            if trace is self.trace or keeps_refs(trace):
+                break
+            refuse_value(self, node, trace, outer)
+            trace.touched.append(cell)
+        cell.node = node
 
     def __len__(self) -> int:
         return len(Array(current(self)))
@@ -107,12 +131,17 @@ def read(ref: Ref) -> Array:
     return Array(current(ref))
 
 
+def keeps_refs(trace: Trace) -> bool:
+    """Whether what is written inside is a result: staged functions, backward rules that run early."""
+    return trace.staging or trace.chain.deferred
+
+
 def cell_of(ref: Ref) -> Cell:
     """Where its value stands: in the innermost staged function that touches it, or in itself."""
     for trace in reversed(state.traces):
         if trace is ref.trace:
             break
-        if trace.staging:
+        if keeps_refs(trace):
             cell = trace.cells.get(ref)
             if cell is None:
                 start = trace.variable(ref.aval_, "a Ref from outside")
@@ -139,25 +168,30 @@ def assign(ref: Ref, node: UOp) -> None:
     """Let a Ref hold another value."""
     cell = cell_of(ref)
     for trace in reversed(state.traces):
-        if trace is ref.trace or trace.staging:
+        if trace is ref.trace or keeps_refs(trace):
             break
-        if not mentions(node, trace):
-            continue
-        where = f"array reference of type Ref{{{ref.aval_.str_short()}}} from outside of "
-        if trace.kind == "vmap":
-            raise ValueError(
-                f"performing a set/swap operation with vmapped value on an unbatched {where}"
-                f"{trace.describe()}. Move the array reference to be an argument of the vmapped "
-                "function."
-            )
-        if any(v.trace is trace for v in differentiated(node)):
-            raise ValueError(
-                "performing a set/swap operation with a differentiated value on a "
-                f"non-differentiated {where}{trace.describe()}: the derivative would be lost. "
-                "Return the value, or say with lax.stop_gradient that it is constant."
-            )
-        trace.touched.append(cell)
+        if mentions(node, trace) or trace.kind == "vmap":
+            refuse_value(ref, node, trace, differentiated(node))
+            trace.touched.append(cell)
     cell.node = node
+
+
+def refuse_value(ref: Ref, node: UOp, trace: Trace, active: Iterable[Var]) -> None:
+    """Raise ValueError for a Ref from outside of a vmap (how often is `+= 1` then done?), and for one
+    from outside of a derivative if the value depends on its variables among `active`."""
+    where = f"array reference of type Ref{{{ref.aval_.str_short()}}} from outside of "
+    if trace.kind == "vmap":
+        raise ValueError(
+            f"performing a set/swap operation with vmapped value on an unbatched {where}"
+            f"{trace.describe()}. Move the array reference to be an argument of the vmapped "
+            "function."
+        )
+    if any(v.trace is trace for v in active):
+        raise ValueError(
+            "performing a set/swap operation with a differentiated value on a "
+            f"non-differentiated {where}{trace.describe()}: the derivative would be lost. "
+            "Return the value, or say with lax.stop_gradient that it is constant."
+        )
 
 
 @api_boundary

@@ -36,6 +36,8 @@ from tinyjax.core.shapes import same_shape
 from tinyjax.core.treedef import tree_flatten
 
 Axes = Mapping[int, Size]
+Equation = tuple[int, int, DimExpr, Size]
+"""Argument, axis, the symbolic size, the actual one."""
 
 
 def is_axes(spec: Any) -> bool:
@@ -159,7 +161,7 @@ def find_sizes(
     """
     found: dict[Atom, Size] = {}
     where: dict[Atom, tuple[int, int]] = {}
-    later: list[tuple[int, int, DimExpr, Size]] = []
+    later: list[Equation] = []
     for i, (of, given) in enumerate(zip(symbolic, actual, strict=True)):
         if of.ndim != given.ndim or of.dtype != given.dtype:
             raise mismatch(paths()[i], of, given)
@@ -186,47 +188,46 @@ def find_sizes(
 
 
 def solve(
-    equations: list[tuple[int, int, DimExpr, Size]],
-    found: dict[Atom, Size],
-    place: Callable[[int, int], str],
+    equations: list[Equation], found: dict[Atom, Size], place: Callable[[int, int], str]
 ) -> None:
-    """Add the dimensions that axes tell, whose sizes are expressions: those of which all but one
-    dimension is known, and which are linear in that one."""
-    while equations:
-        chosen, slope, rest = None, 0, 0
-        for k, (_, _, size, _) in enumerate(equations):
-            unknown = [a for a in dims_of([size]) if a not in found]
-            if not unknown:
-                chosen = k
-                break
-            if len(unknown) == 1:
-                (atom,) = unknown
-                slope, rest = linear(evaluate(size, {**found, atom: dim_of(atom)}), atom)
-                if slope:
-                    chosen = k
-                    break
-        i, axis, size, value = equations.pop(chosen or 0)
-        unknown = [a for a in dims_of([size]) if a not in found]
-        if chosen is None:
-            names = ", ".join(a.name for a in unknown)
+    """Add the dimensions that axes tell whose sizes are expressions, and check those axes.
+
+    An axis tells a dimension if all others in its size are known and the size is linear in it.
+    Raises: ValueError if an axis does not have the size that it should, or tells nothing.
+    """
+    waiting = list(equations)
+    while waiting:
+        ready = (k for k, (_, _, size, _) in enumerate(waiting) if told(size, found) is not None)
+        i, axis, size, value = waiting.pop(next(ready, 0))
+        new = told(size, found)
+        if new is None:
+            names = ", ".join(a.name for a in dims_of([size]) if a not in found)
             raise ValueError(
                 f"{place(i, axis)} has size {value} and is {size}, from which {names} cannot be told.\n"
                 f"  Let an axis of some argument be {names} itself."
             )
-        for atom in unknown:
+        for atom, slope, rest in new:
             found[atom] = (value - rest) // slope * atom.multiple
-        known = ", ".join(f"{a.name} = {found[a]}" for a in dims_of([size]))
         if not same_size(evaluate(size, found), value):
             raise ValueError(
                 f"{place(i, axis)} has size {value}, but it is {size} = {evaluate(size, found)} where "
-                f"{known}."
+                + ", ".join(f"{a.name} = {found[a]}" for a in dims_of([size]))
+                + "."
             )
-        for atom in unknown:
-            check_bounds(
-                dim_of(atom),
-                found[atom],
-                lambda: f"{atom.name} (from {place(i, axis)}, which is {size})",  # noqa: B023
-            )
+        for atom, _, _ in new:
+            where = f"{atom.name} (from {place(i, axis)}, which is {size})"
+            check_bounds(dim_of(atom), found[atom], lambda: where)  # noqa: B023
+
+
+def told(size: DimExpr, found: Mapping[Atom, Size]) -> list[tuple[Atom, int, Size]] | None:
+    """The dimension that an axis of this size tells, as (atom, slope, rest) of slope * atom + rest;
+    [] if all are known, None if it tells none."""
+    unknown = [a for a in dims_of([size]) if a not in found]
+    if len(unknown) != 1:
+        return None if unknown else []
+    (atom,) = unknown
+    slope, rest = linear(evaluate(size, {**found, atom: dim_of(atom)}), atom)
+    return [(atom, slope, rest)] if slope else None
 
 
 def dim_of(atom: Atom) -> DimExpr:

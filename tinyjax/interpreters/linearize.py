@@ -427,7 +427,8 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
     if rule.has_jvp:
         tangent_body, backward = with_forward_rule(rule, avals, zero, held, backward, kinds, number)
         held = [*held, *args]
-    info_lin = CustomLinInfo(len(held), kinds, backward, info.name, tangent_body)
+    refs = getattr(rule, "refs", ())
+    info_lin = CustomLinInfo(len(held), kinds, backward, info.name, tangent_body, refs)
     linear = iter(results(UOp(Op.CUSTOM_LIN, (*held, *given), info_lin)))
     outs = [next(linear) if on else None for on in inexact_out]
     primal = tuple_of(inserted(values[:number], out_place, token))

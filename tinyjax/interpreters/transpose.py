@@ -20,7 +20,7 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes, sites
 from tinyjax.core.avals import Aval
-from tinyjax.core.body import fresh_var, open_vars, reclose
+from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
 from tinyjax.core.dims import maximum
 from tinyjax.core.infos import Backward, CallInfo, CustomLinInfo, ScanInfo, ScatterInfo
 from tinyjax.core.ops import Op
@@ -30,7 +30,7 @@ from tinyjax.interpreters.effects import apply_rule, has_effects, join
 from tinyjax.interpreters.host_rules import host_call_transpose
 from tinyjax.interpreters.jvp import add_tangents, gather_of_scatter
 from tinyjax.interpreters.linearize import slice_avals
-from tinyjax.interpreters.trace import open_chain, state
+from tinyjax.interpreters.trace import open_chain, state, unbound
 
 Cotangent = UOp | None
 Linear = Sequence[bool]
@@ -469,13 +469,28 @@ def transposed_body(
     return out
 
 
+def transpose_opened(
+    body: UOp, args: Sequence[UOp], linear: Linear, cts: Sequence[Cotangent]
+) -> list[Cotangent]:
+    """Cotangents of the linear arguments of a call, in the running trace."""
+    inside = [fresh_var(a.aval) if on else a for a, on in zip(args, linear, strict=True)]
+    wanted = [v for v, on in zip(inside, linear, strict=True) if on]
+    found = iter(transpose(open_body(body, inside), cts, wanted))
+    return [next(found) if on else None for on in linear]
+
+
 def call_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cotangent]:
     """One backward call that returns every cotangent that is needed."""
     info: CallInfo = n.arg
     body, args = n.src[0], n.src[1:]
     lin = tuple(linear[1:])
     nonzero = tuple(ct is not None for ct in cts)
-    new, gets = transposed_body(body, [a.aval for a in args], lin, nonzero)
+    try:
+        new, gets = transposed_body(body, [a.aval for a in args], lin, nonzero)
+    except RefsInBody:
+        if state.chains[-1].trace is None:
+            raise
+        return [None, *transpose_opened(body, args, lin, cts)]
     known = [a for a, on in zip(args, lin, strict=True) if not on]
     given = [ct for ct in cts if ct is not None]
     name = info.name.removeprefix("jvp(").removesuffix(")")
@@ -495,6 +510,10 @@ def call_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     return [None, *[next(values) if on and next(got) else None for on in lin]]
 
 
+class RefsInBody(ValueError):
+    """A backward rule writes to a Ref, and it is a body that is being transposed."""
+
+
 def custom_lin_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cotangent]:
     """The user's backward rule."""
     info: CustomLinInfo = n.arg
@@ -504,13 +523,24 @@ def custom_lin_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> li
         )
     held = n.src[: info.num_residuals]
     if isinstance(info.backward, Backward):
-        body = info.backward.body(tuple(ct is None for ct in cts))
         given = [ct for ct in cts if ct is not None]
+        now = not state.staging and state.chains[-1].trace is not None
+        known = given if now and all(unbound(ct) is None for ct in given) else None
+        body = info.backward.body(tuple(ct is None for ct in cts), known)
     else:
         body = info.backward
         given = [instantiate(ct, of) for ct, of in zip(cts, info.out, strict=True)]
-    back, _ = apply_rule(body, [*held, *given], None)
-    return [*[None] * len(held), *back]
+    if info.refs and state.chains[-1].trace is None:
+        raise RefsInBody(
+            f"the bwd of {info.name} writes to a Ref, but the function is called inside of a loop or "
+            "branch that is being differentiated.\n  Call it outside of that, or let it return what "
+            "is to be written as the cotangent of a further argument."
+        )
+    back, _ = apply_rule(body, [*held, *given, *(r.node for r in info.refs)], None)
+    count = len(back) - len(info.refs)
+    for ref, value in zip(info.refs, back[count:], strict=True):
+        ref.put(value)
+    return [*[None] * len(held), *back[:count]]
 
 
 def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cotangent]:

@@ -33,7 +33,7 @@ def ops_for(e: Emitter, x: Register) -> Elementwise:
     lanes = x.parts[0].type.lanes
     if lanes == e.vectors.lanes:
         return e.vectors
-    return e.scalars if lanes == 0 else Elementwise(e.b, e.target, lanes)
+    return e.scalars if lanes == 0 else e.scalars.of_lanes(lanes)
 
 
 def canonical(e: Emitter, x: Register) -> Register:
@@ -126,7 +126,7 @@ def start(e: Emitter, fold: UOp, loop: Loop) -> Parts:
     if copies == 1 and e.free[fold] & e.jam_bit:
         copies = e.copies
     lanes = max([e.lanes, *(x.lanes for x in path)]) if vector else 0
-    ops = Elementwise(e.b, e.target, lanes)
+    ops = e.scalars.of_lanes(lanes)
     kind, dtype = fold_kind(fold), fold.src[0].aval.dtype
     neutral = prefix_start(kind, dtype) if fold.op is Op.PREFIX else identity(kind, dtype)
     first = canonical(e, ops.constant(dtype, neutral))
@@ -147,7 +147,7 @@ def first_indices(
         for loop in path:
             if loop.lanes > 1:
                 e.vec_bit, e.lanes = loop.bit, loop.lanes
-                e.vectors = Elementwise(e.b, e.target, loop.lanes)
+                e.vectors = e.scalars.of_lanes(loop.lanes)
             if loop.copies > 1:
                 e.jam_bit, e.copies = loop.bit, loop.copies
             e.set_base(loop, irtext.const(I64, 0), loop.copies)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from tinyjax.core.uop import UOp
 from tinyjax.lowering import accumulate, irtext
-from tinyjax.lowering.elementwise import Elementwise
 from tinyjax.lowering.interpret import identity
 from tinyjax.lowering.irtext import I64, Type, Value, vec
 from tinyjax.lowering.nest import Accumulate, Loop, fold_operands
@@ -36,7 +35,7 @@ class _Columns:
 
     def __init__(self, e: Emitter, loop: Loop, folds: list[UOp]) -> None:
         self.e, self.loop, self.folds = e, loop, folds
-        ops = Elementwise(e.b, e.target, loop.lanes)
+        ops = e.scalars.of_lanes(loop.lanes)
         self.neutral: dict[UOp, Register] = {}
         self.arrays: dict[UOp, list[tuple[Value, Type]]] = {}
         for fold in folds:

@@ -29,7 +29,16 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core.avals import Aval, TupleAval, aval
-from tinyjax.core.dims import Atom, DimExpr, Size, dims_of, evaluate, is_symbolic, largest
+from tinyjax.core.dims import (
+    Atom,
+    DimExpr,
+    Size,
+    bounds_of,
+    dims_of,
+    evaluate,
+    is_symbolic,
+    largest,
+)  # fmt: skip
 from tinyjax.core.errors import LoweringError
 from tinyjax.core.infos import GatherInfo
 from tinyjax.core.ops import ELEMENTWISE, Op
@@ -41,27 +50,33 @@ FAR = 1 << 40
 
 
 class Bounded(int):
-    """The upper bound of a size that is known at run time: size `number` of the program.
+    """The upper bound of a size that is known at run time: size `number` of the program, >= `low`.
 
     Equal only to the same size: an axis of 64 and one of at most 64 are not interchangeable.
     """
 
     number: int
+    low: int
 
-    def __new__(cls, bound: int, number: int) -> Bounded:
+    def __new__(cls, bound: int, number: int, low: int = 0) -> Bounded:
         made = super().__new__(cls, bound)
-        made.number = number
+        made.number, made.low = number, low
         return made
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Inclusive bounds, as a DimExpr has them."""
+        return self.low, int(self)
 
     def __eq__(self, other: object) -> bool:
         same = isinstance(other, Bounded) and self.number == other.number
-        return same and int(self) == int(other)  # type: ignore[call-overload]
+        return same and self.bounds == other.bounds  # type: ignore[union-attr]
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((int(self), self.number))
+        return hash((*self.bounds, self.number))
 
     def __repr__(self) -> str:
         return f"d{self.number}<={int(self)}"
@@ -70,7 +85,7 @@ class Bounded(int):
         return f"d{self.number}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Bounded, (int(self), self.number)
+        return Bounded, (int(self), self.number, self.low)
 
 
 def limit_of(size: int) -> UOp | None:
@@ -96,16 +111,16 @@ def joined(sizes: Sequence[int]) -> int:
     return math.prod(long)
 
 
-Limits = tuple[tuple[int, int, int], ...]
+Limits = tuple[tuple[int, Bounded], ...]
 
 
 def limits(shape: Sequence[int]) -> Limits:
-    """(stride, bound, number) of the bounded axes of a shape, outermost first."""
-    found: list[tuple[int, int, int]] = []
+    """(stride, size) of the bounded axes of a shape, outermost first."""
+    found: list[tuple[int, Bounded]] = []
     stride = 1
     for size in reversed(shape):
         if isinstance(size, Bounded):
-            found.append((stride, int(size), size.number))
+            found.append((stride, size))
         stride *= int(size)
     return tuple(reversed(found))
 
@@ -117,7 +132,9 @@ def nest_together(a: Sequence[int], b: Sequence[int]) -> bool:
     if not over and not under:
         return True
     ratio = math.prod(large) // max(math.prod(small), 1)
-    outer = tuple((stride // ratio, *rest) for stride, *rest in over if stride >= ratio)
+    if any(stride < ratio < stride * size for stride, size in over):
+        return False  # the smaller one ends within a bounded axis
+    outer = tuple((stride // ratio, size) for stride, size in over if stride >= ratio)
     return outer == under
 
 
@@ -142,7 +159,8 @@ class Sizes:
         if not is_symbolic(size):
             return int(size)
         # At least 2, so that no pass takes the axis for one without loop.
-        return Bounded(max(2, largest(size)), self.number(size))
+        low, high = bounds_of(size)
+        return Bounded(max(2, high), self.number(size), low)
 
     def of(self, number: int) -> DimExpr:
         """The size with a number."""
@@ -270,6 +288,8 @@ class _Bounder:
         src = (*map(self.inner, n.bodies), *(self.done[s] for s in n.operands))
         if n.op is Op.DIM:
             return self.scalar(n.arg)
+        if n.op is Op.GETTUPLE:
+            return get(src[0], n.arg)
         symbolic = _mentions(n) or any(_mentions(s) for s in n.operands)
         if not symbolic and not n.bodies:
             return n if src == n.src else UOp(n.op, src, n.arg)
@@ -307,14 +327,14 @@ class _Bounder:
 
     def reshape(self, x: UOp, old: Sequence[Size], new: Sequence[Size]) -> UOp:
         """x, of symbolic shape `old`, with the same elements over `new`."""
+        shape = self.sizes.shape(new)
         axis = 0
-        for before, after in _segments(old, new):
+        for before, after in [] if 0 in shape else _segments(old, new):
             if _is_regular(before, after):
                 axis += len(before)
                 continue
             x = self.regroup(x, axis, before, after)
             axis += len(after)
-        shape = self.sizes.shape(new)
         return x if x.aval.shape == shape else UOp(Op.RESHAPE, (x,), shape)
 
     def regroup(self, x: UOp, axis: int, old: Sequence[Size], new: Sequence[Size]) -> UOp:
@@ -486,7 +506,7 @@ def _pad(self: _Bounder, n: UOp, src: Src) -> UOp:
 
 def _concat(self: _Bounder, n: UOp, src: Src) -> UOp:
     axis, shape = n.arg, n.aval.shape
-    if not is_symbolic(shape[axis]):
+    if not any(is_symbolic(x.aval.shape[axis]) for x in n.src):
         return UOp(Op.CONCAT, src, axis)
     at = self.iota_along(self.sizes.shape((shape[axis],)), 0)
     start: Size = shape[axis]
@@ -642,12 +662,12 @@ def _index_parts(
 def _gather(self: _Bounder, n: UOp, src: Src) -> UOp:
     g: GatherInfo = n.arg
     shape = n.src[0].aval.shape
-    lasts = [
-        shape[a] - g.slice_sizes[a] if is_symbolic(shape[a]) else None for a in g.start_index_map
-    ]
+    if any(_goes_further(self, s, p) for s, p in zip(shape, g.slice_sizes, strict=True)):
+        raise refused(n)
+    lasts = [_last(shape[a], g.slice_sizes[a]) for a in g.start_index_map]
     info = replace(g, slice_sizes=self.sizes.shape(g.slice_sizes))
     vectors = src[1]
-    if any(is_symbolic(s) for s in lasts if s is not None) or any(s is not None for s in lasts):
+    if any(last is not None for last in lasts):
         mode = "fill" if g.mode == "fill" else "clip"
         vectors = _index_parts(self, vectors, g.start_index_map, lasts, mode)
     return UOp(Op.GATHER, (src[0], vectors, *src[2:]), info)
@@ -661,10 +681,9 @@ def _scatter(self: _Bounder, n: UOp, src: Src) -> UOp:
     window: dict[int, Size] = {
         axis: updates[a] for a, axis in zip(s.update_window_dims, placed, strict=True)
     }
-    lasts = [
-        shape[a] - window.get(a, 1) if is_symbolic(shape[a]) else None
-        for a in s.scatter_dims_to_operand_dims
-    ]
+    if any(_goes_further(self, shape[a], part) for a, part in window.items()):
+        raise refused(n)
+    lasts = [_last(shape[a], window.get(a, 1)) for a in s.scatter_dims_to_operand_dims]
     vectors = src[1]
     if any(last is not None for last in lasts):
         mode = "clip" if s.mode == "clip" else "fill"
@@ -677,19 +696,51 @@ def _starts(self: _Bounder, n: UOp, starts: Src, sizes: Sequence[Size]) -> Src:
     shape = n.src[0].aval.shape
     return tuple(
         _clamped(s if s.aval.dtype == INT64 else UOp(Op.CAST, (s,), (INT64, False)),
-                 self.scalar(size - part)) if is_symbolic(size) else s
+                 self.scalar(size - part)) if _last(size, part) is not None else s
         for s, size, part in zip(starts, shape, sizes, strict=True)
     )  # fmt: skip
 
 
+def _last(size: Size, part: Size) -> Size | None:
+    """The greatest start of a part of an axis, if it depends on sizes."""
+    return size - part if is_symbolic(size) or is_symbolic(part) else None
+
+
+def _goes_further(self: _Bounder, size: Size, part: Size) -> bool:
+    """Whether a part of an axis may start behind the last start that the bounds of both allow."""
+    bounds = self.sizes.bounded(size) - self.sizes.bounded(part)
+    return is_symbolic(part) and largest(size - part) > bounds
+
+
 def _dynamic_slice(self: _Bounder, n: UOp, src: Src) -> UOp:
-    starts = _starts(self, n, src[1:], n.arg)
-    return UOp(Op.DYNAMIC_SLICE, (src[0], *starts), self.sizes.shape(n.arg))
+    x, shape = src[0], n.src[0].aval.shape
+    starts = list(_starts(self, n, src[1:], n.arg))
+    for axis, (size, part) in enumerate(zip(shape, n.arg, strict=True)):
+        if _goes_further(self, size, part):
+            first = starts[axis]
+            x = _along(self, x, axis, lambda i, first=first: UOp(Op.ADD, (i, first)), part)  # type: ignore[misc]
+            starts[axis] = const(0, INT64)
+    return UOp(Op.DYNAMIC_SLICE, (x, *starts), self.sizes.shape(n.arg))
 
 
 def _dynamic_update(self: _Bounder, n: UOp, src: Src) -> UOp:
-    starts = _starts(self, n, src[2:], n.src[1].aval.shape)
-    return UOp(Op.DYNAMIC_UPDATE, (*src[:2], *starts))
+    x, update = src[:2]
+    shape, parts = n.src[0].aval.shape, n.src[1].aval.shape
+    starts = list(_starts(self, n, src[2:], parts))
+    if not any(_goes_further(self, s, p) for s, p in zip(shape, parts, strict=True)):
+        return UOp(Op.DYNAMIC_UPDATE, (x, update, *starts))
+    # Every element is chosen, from the update if it is inside.
+    whole: UOp | None = None
+    for axis, (start, size, part) in enumerate(zip(starts, shape, parts, strict=True)):
+        start = start if start.aval.dtype == INT64 else UOp(Op.CAST, (start,), (INT64, False))
+        start = _clamped(start, self.scalar(size - part))
+        at = UOp(Op.SUB, (self.iota_along(self.sizes.shape((size,)), 0), start))
+        update = self.take(update, axis, _clamped(at, self.scalar(part - 1)))
+        here = _inside(at, const(0, INT64), self.scalar(part))
+        here = _along_axis(here, axis, x.aval.shape)
+        whole = here if whole is None else UOp(Op.AND, (whole, here))
+    assert whole is not None
+    return UOp(Op.WHERE, (whole, update, x))
 
 
 def _random_bits(self: _Bounder, n: UOp, src: Src) -> UOp:
@@ -738,10 +789,6 @@ def _call(self: _Bounder, n: UOp, src: Src) -> UOp:
     return tuple_of(outs)
 
 
-def _gettuple(self: _Bounder, n: UOp, src: Src) -> UOp:
-    return get(src[0], n.arg)
-
-
 SAME = frozenset(
     {
         Op.PERMUTE, Op.REDUCE, Op.ARGREDUCE, Op.REMAT, Op.OPTIMIZATION_BARRIER, Op.WHILE, Op.COND,
@@ -751,7 +798,6 @@ SAME = frozenset(
 """Ops that only need their sources bounded; so do elementwise ones."""
 
 RULES: dict[Op, Callable[[_Bounder, UOp, Src], UOp]] = {
-    Op.GETTUPLE: _gettuple,
     Op.IOTA: _iota,
     Op.RESHAPE: _reshape,
     Op.EXPAND: _expand,

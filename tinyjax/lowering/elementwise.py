@@ -38,18 +38,36 @@ from tinyjax.lowering.target import Target
 
 
 class Elementwise:
-    """Emits ops on registers of one lane count (0: scalars) through one IR builder."""
+    """Emits ops on registers of one lane count (0: scalars) through one IR builder.
+
+    A narrow float gets its second form where that is asked for first, and is then in `converted`:
+    code that this place does not dominate must not use the form (`forget`).
+    """
 
     def __init__(self, b: IRBuilder, target: Target, lanes: int = 0) -> None:
         self.b, self.target, self.lanes = b, target, lanes
+        self.converted: list[tuple[Register, str]] = []
         self.math = RegisterBuilder(b, lanes)
 
+    def of_lanes(self, lanes: int) -> Elementwise:
+        """The same for another lane count."""
+        made = Elementwise(self.b, self.target, lanes)
+        made.converted = self.converted
+        return made
+
     # --- forms of a register ---------------------------------------------------------------------
+
+    def forget(self, count: int) -> None:
+        """Take away the second forms made since `converted` had this length."""
+        while len(self.converted) > count:
+            register, form = self.converted.pop()
+            setattr(register, form, None)
 
     def raw(self, x: Register) -> Value:
         """Storage bits of a narrow float; the value itself of anything else that has one part."""
         if len(x.parts) == 1 and x.other is not None:
             x.value = narrow.narrow(self.b, self.target, x.dtype, x.other)
+            self.converted.append((x, "value"))
         return x.value
 
     def wide(self, x: Register) -> Value:
@@ -57,6 +75,7 @@ class Elementwise:
         if x.other is None:
             assert x.value is not None
             x.other = narrow.widen(self.b, self.target, x.dtype, x.value)
+            self.converted.append((x, "other"))
         return x.other
 
     def constant(self, dtype: Any, value: Any) -> Register:

@@ -94,7 +94,9 @@ class Emitter:
     def scope(self) -> Iterator[None]:
         """Values computed inside are forgotten at the end: they do not dominate what follows."""
         self.journal.append([])
+        converted = len(self.scalars.converted)
         yield
+        self.scalars.forget(converted)
         for key in self.journal.pop():
             del self.memo[key]
 
@@ -407,7 +409,7 @@ class Emitter:
         saved = (self.vec_bit, self.lanes, self.vectors, self.jam_bit, self.copies, self.mask)
         if loop.lanes > 1:
             self.vec_bit, self.lanes, self.mask = loop.bit, loop.lanes, mask
-            self.vectors = Elementwise(self.b, self.target, loop.lanes)
+            self.vectors = self.scalars.of_lanes(loop.lanes)
         if copies > 1:
             self.jam_bit, self.copies = loop.bit, copies
         self.open.append(loop.range)

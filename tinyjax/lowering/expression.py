@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering import memory
-from tinyjax.lowering.elementwise import Elementwise
 from tinyjax.lowering.emit import Bases, Emitter
 from tinyjax.lowering.indexing import Indexing
 from tinyjax.lowering.irtext import IRBuilder, Value
@@ -47,7 +46,7 @@ class Expressions:
         wide = vector is not None and lanes > 1
         e.vec_bit = 1 << vector.arg[0] if vector is not None and wide else 0
         e.lanes = lanes if wide else 0
-        e.vectors = Elementwise(e.b, e.target, e.lanes) if wide else e.scalars
+        e.vectors = e.scalars.of_lanes(e.lanes) if wide else e.scalars
         e.mask = mask if wide else None
         for node, register in known.items():
             e.remember(node, [register])

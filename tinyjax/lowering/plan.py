@@ -238,11 +238,14 @@ class _Planner:
         return slot
 
     def move(self, dst: Slot, src: Slot) -> Move:
-        """Copy a value; of an argument or result with a symbolic size only what there is."""
+        """Copy a value; only what there is if its first axis is symbolic.
+
+        An argument or result has no memory behind that, and a carry may lie in one.
+        """
         of = dst.aval
         whole: int = dst.nbytes
         lead = next((s for s in of.shape if s != 1), 1)
-        if isinstance(lead, Bounded) and not {dst.kind, src.kind}.isdisjoint(("input", "output")):
+        if isinstance(lead, Bounded):
             whole = self.sizes.multiple(lead, dst.nbytes // int(lead))
         return Move(dst, src, whole)
 

@@ -41,7 +41,7 @@ from tinyjax.lowering.affine import (
     index_const,
     lit,
 )  # fmt: skip
-from tinyjax.lowering.dims import Bounded, limits
+from tinyjax.lowering.dims import limits
 
 INT64 = np.dtype(np.int64)
 UINT32, UINT64, FLOAT32 = np.dtype(np.uint32), np.dtype(np.uint64), np.dtype(np.float32)
@@ -155,10 +155,7 @@ def domain_of(outputs: Sequence[UOp]) -> tuple[int, ...]:
     """
     sizes = [o.aval.size for o in outputs]
     largest = max(outputs, key=lambda o: o.aval.size).aval
-    bounded = {
-        largest.size // (stride * bound): Bounded(bound, number)
-        for stride, bound, number in limits(largest.shape)
-    }
+    bounded = {largest.size // (stride * size): size for stride, size in limits(largest.shape)}
     cuts = {1, *sizes, *bounded, *(at * bound for at, bound in bounded.items())}
     for shape in aligned_shapes(outputs):
         borders = {math.prod(shape[:i]) for i in range(len(shape) + 1)}

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tinyjax.core.dims import Size, divide
+from tinyjax.core.dims import Size, divide, maximum
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.lowering.dims import product_of
@@ -46,10 +46,14 @@ class TaskSplit:
     inner: int = 1  # units per iteration, of the loops inside
 
     def units(self, of: Callable[[int], Size]) -> Size:
-        """The units of a run, for the sizes of a program by their numbers."""
+        """The units of a run, for the sizes of a program by their numbers.
+
+        One at least: it also computes what the kernel has outside of its loops.
+        """
         if self.limit is None:
             return self.total
-        return divide(product_of(self.limit, of) + (self.block - 1), self.block) * self.inner
+        blocks = divide(product_of(self.limit, of) + (self.block - 1), self.block)
+        return maximum(blocks * self.inner, 1)
 
 
 @dataclass(frozen=True, slots=True)

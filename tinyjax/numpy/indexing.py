@@ -300,9 +300,7 @@ def slice_entry(item: slice, size: int, axis: int, place: int) -> Taken:
                 f"'{type(value).__name__}' object cannot be interpreted as an integer"
             )
         bounds.append(value)
-    start, stop, step, count = slice_steps(slice(*bounds), size)
-    symbolic = any(map(is_symbolic, (start, stop, size)))
-    return Taken(axis, start, count, step, stop if symbolic else None)
+    return Taken(axis, *slice_steps(slice(*bounds), size))
 
 
 def index_dtype(sizes: Sequence[Size]) -> Any:
