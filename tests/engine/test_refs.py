@@ -441,6 +441,21 @@ NOTED = {
     "jit": lambda J, note, r: J.jit(J.grad(lambda x, r: J.numpy.sin(note(r, x))))(2.0, r),
     "jit of one from outside": lambda J, note, r: J.jit(J.grad(lambda x: note(r, x * x)))(2.0),
     "nested jit": lambda J, note, r: J.grad(J.jit(lambda x: J.numpy.sin(note(r, x))))(2.0),
+    "scan": lambda J, note, r: J.grad(
+        lambda x: J.lax.scan(lambda c, _: (J.numpy.sin(note(r, c)), None), x, None, length=3)[0]
+    )(2.0),
+    "scan in jit": lambda J, note, r: J.jit(
+        J.grad(
+            lambda x: J.lax.scan(
+                lambda c, _: (J.jit(lambda c: J.numpy.sin(note(r, c)))(c), None), x, None, length=3
+            )[0]
+        )
+    )(2.0),
+    "loops in loops": lambda J, note, r: J.grad(
+        lambda x: J.lax.fori_loop(
+            0, 2, lambda i, c: J.lax.fori_loop(0, 3, lambda j, d: J.numpy.sin(note(r, d)), c), x
+        )
+    )(2.0),
     "not differentiated": lambda J, note, r: (note(r, x3), J.jit(note)(r, x3)),
     "not used": lambda J, note, r: J.grad(lambda x: (note(r, x), x)[1])(2.0),
     "vjp": lambda J, note, r: [
@@ -483,8 +498,8 @@ def test_of_examples_each_has_its_own():
 BACKWARD_ERRORS = {
     "derivative would be lost": lambda J, note, r: J.grad(J.grad(lambda x: J.numpy.sin(note(r, x))))(2.0),
     "with vmapped value": lambda J, note, r: J.vmap(J.grad(lambda x: note(r, x)))(x3),
-    "inside of a loop or branch": lambda J, note, r: J.grad(
-        lambda x: J.lax.scan(lambda c, _: (note(r, c * x), None), x, None, length=2)[0]
+    "inside of a branch": lambda J, note, r: J.grad(
+        lambda x: J.lax.cond(x > 0, lambda x: note(r, x * x), lambda x: x, x)
     )(2.0),
     "function has ended": lambda J, note, r: J.grad(J.jit(lambda x, r: note(r, x)))(2.0, r),
 }  # fmt: skip

@@ -25,9 +25,13 @@ from tinyjax.core.uop import nodes_created, toposort
 from tinyjax.core.verify import verify
 from tinyjax.interpreters.evaluate import evaluate_body
 
-n, m, k = Dim("n", 1, 64), Dim("m", 1, 32), Dim("k", 2, 33)
+n, m, k, p = Dim("n", 1, 64), Dim("m", 1, 32), Dim("k", 2, 33), Dim("p", 3, 64)
 e = Dim("e", 8, 64, multiple_of=8)
-SIZES = [{n: 1, m: 1, k: 2, e: 8}, {n: 2, m: 3, k: 3, e: 16}, {n: 7, m: 5, k: 8, e: 24}]
+SIZES = [
+    {n: 1, m: 1, k: 2, p: 3, e: 8},
+    {n: 2, m: 3, k: 3, p: 4, e: 16},
+    {n: 7, m: 5, k: 8, p: 9, e: 24},
+]
 D = 4
 
 Row = tuple[Callable[..., Any], tuple[Any, ...], float]
@@ -1046,6 +1050,211 @@ def programs(J: Any) -> dict[str, Row]:
     row("ball", lambda k, x: random.ball(k, 3, shape=(x.shape[0],)), key, X, tol=1e-3)
     row("bits", lambda k, x: random.bits(k, x.shape), key, X)
     row("poisson", lambda k, x: random.poisson(k, 2.0, x.shape), key, X)
+
+    @J.custom_batching.custom_vmap
+    def cvm(r):
+        return jnp.sin(r)
+
+    @cvm.def_vmap
+    def _(size, batched, r):
+        return jnp.sin(r) * 2, True
+
+    row("svd", lambda x: jnp.linalg.svd(x, compute_uv=False), (n, 3, 2), tol=1e-3)
+    row(
+        "eigh", lambda x: jnp.linalg.eigvalsh(jnp.einsum("nij,nkj->nik", x, x)), (n, 3, 3), tol=1e-3
+    )
+    row("qr", lambda x: jnp.abs(jnp.linalg.qr(x)[1]), (n, 3, 3), tol=1e-3)
+    row("lstsq_free", lambda x: jnp.linalg.pinv(jnp.eye(3) * 2) @ x, (3, n))
+    row(
+        "tri_solve",
+        lambda x: J.scipy.linalg.solve_triangular(
+            jnp.eye(3) * 2 + jnp.tril(jnp.ones((3, 3)), -1), x, lower=True
+        ),
+        (3, n),
+    )
+    row(
+        "cho_solve",
+        lambda x: J.scipy.linalg.cho_solve(J.scipy.linalg.cho_factor(jnp.eye(3) * 2), x),
+        (3, n),
+    )
+    row(
+        "root",
+        lambda x: lax.custom_root(
+            lambda y: y * 2 - x, x, lambda f, x0: x0 - f(x0) / 2, lambda g, y: y / 2
+        ),
+        (n,),
+    )
+    row(
+        "lin_solve",
+        lambda x: J.grad(
+            lambda x: lax.custom_linear_solve(
+                lambda v: 2 * v, x, lambda mv, b: b / 2, transpose_solve=lambda mv, b: b / 2
+            ).sum()
+        )(x),
+        (n,),
+    )
+    row("custom_vmap", lambda x: J.vmap(cvm)(x), X)
+    row(
+        "odeint",
+        lambda x: J.experimental.ode.odeint(lambda y, t: -y, x, jnp.array([0.0, 0.5])),
+        (n,),
+        tol=1e-3,
+    )
+    row(
+        "jet",
+        lambda x: J.experimental.jet.jet(
+            lambda x: jnp.sin(x) * x.shape[0], (x,), ((jnp.ones_like(x),),)
+        ),
+        (n,),
+    )
+    row(
+        "checkify",
+        lambda x: J.experimental.checkify.checkify(lambda x: jnp.log(x * x + 1))(x)[1],
+        (n,),
+    )
+    row("closure", lambda x: J.closure_convert(lambda y: y * x.shape[0], x)[0](x), (n,))
+    row("pad_reflect", lambda x: jnp.pad(x, (2, 1), mode="reflect"), (p,))
+    row("pad_wrap", lambda x: jnp.pad(x, (2, 1), mode="wrap"), (p,))
+    row("pad_sym", lambda x: jnp.pad(x, (2, 1), mode="symmetric"), (p,))
+    row("pad_mean", lambda x: jnp.pad(x, (2, 1), mode="mean"), (n,))
+    row("pad_ramp", lambda x: jnp.pad(x, (2, 1), mode="linear_ramp"), (n,))
+    row("conv_full", lambda x: jnp.convolve(x, jnp.ones(3)), (p,))
+    row("corr", lambda x: jnp.correlate(x, jnp.ones(3), mode="same"), (p,))
+    row("rfft_b", lambda x: jnp.abs(jnp.fft.rfft2(x)), (n, 4, 4), tol=1e-3)
+    row(
+        "resize",
+        lambda x: J.image.resize(x, (x.shape[0], 8), "linear") if hasattr(tinyjax, "image") else x,
+        X,
+        tol=1e-3,
+    )
+    row(
+        "logdet",
+        lambda x: jnp.linalg.slogdet(jnp.einsum("ni,nj->nij", x, x) + jnp.eye(D))[1],
+        X,
+        tol=1e-3,
+    )
+    row("expm", lambda x: J.scipy.linalg.expm(jnp.einsum("ni,nj->nij", x, x) * 0.1), X, tol=1e-3)
+    row("mean_cov_inv", lambda x: jnp.linalg.inv(x.T @ x / x.shape[0] + jnp.eye(D)), X, tol=1e-3)
+    row(
+        "power_iter",
+        lambda x: lax.fori_loop(
+            0,
+            5,
+            lambda i, v: (lambda w: w / jnp.linalg.norm(w))(x @ (x.T @ v)),
+            jnp.ones(x.shape[0]),
+        ),
+        X,
+        tol=1e-3,
+    )
+    row("blockd", lambda x: J.scipy.linalg.block_diag(x, jnp.ones((1, 1))), X)
+    row("nanquant", lambda x: jnp.nanmedian(x, axis=1), X)
+    row("apply_over", lambda x: jnp.apply_over_axes(jnp.sum, x, [0]), X)
+    row("unravel", lambda x: jnp.stack(jnp.unravel_index(jnp.arange(3) * 0, x.shape)), X)
+    row(
+        "ravel_multi",
+        lambda x: jnp.ravel_multi_index(
+            (jnp.zeros(2, int), jnp.ones(2, int)), x.shape, mode="clip"
+        ),
+        X,
+    )
+    row("indices", lambda x: jnp.indices(x.shape), X)
+    row("fill_diag", lambda x: jnp.fill_diagonal(x, 0.0, inplace=False), (n, n))
+    row("ix_", lambda x: x[jnp.ix_(jnp.arange(x.shape[0]), jnp.array([0, 2]))], X)
+    row("choose", lambda i: jnp.choose(i, [1.0, 2.0, 3.0], mode="clip"), (n, "int32"))
+    row("compress", lambda x: jnp.compress(jnp.array([True, False, True, True]), x, axis=1), X)
+    row("extract", lambda x: jnp.extract(x > 0, x, size=3), (n,))
+    row("delete", lambda x: jnp.delete(x, 1, axis=1), X)
+    row("delete_n", lambda x: jnp.delete(x, 0, axis=0), X)
+    row("insert", lambda x: jnp.insert(x, 1, 0.0, axis=1), X)
+    row("rot90", lambda x: jnp.rot90(x), X)
+    row("fliplr", lambda x: jnp.fliplr(x), X)
+    row("triu_idx", lambda x: jnp.triu(x, 1), X)
+    row("tri3", lambda x: jnp.tril(x, -1), (m, n, n))
+    row("cumtrap", lambda x: jnp.cumsum((x[1:] + x[:-1]) / 2), (n,))
+    row("nancumsum", lambda x: jnp.nancumsum(x, axis=0), X)
+    row("vecdot", lambda x, y: jnp.vecdot(x, y), X, X)
+    row("matvec", lambda x, y: jnp.matvec(x, y), (n, m), (m,))
+    row("multi_dot", lambda x, y: jnp.linalg.multi_dot([x, y, jnp.ones((3,))]), (n, m), (m, 3))
+    row("matrix_power", lambda x: jnp.linalg.matrix_power(x * 0.1, 3), (n, n))
+    row("geomspace", lambda x: jnp.geomspace(1.0, 10.0, x.shape[0] + 1), X, tol=1e-3)
+    row("blackman", lambda x: jnp.hanning(5) * x.shape[0], X)
+    row("frexp", lambda x: jnp.frexp(x)[0], X)
+    row("einsum_batch_dim", lambda x, y: jnp.einsum("nd,nd->n", x, y), X, X)
+    row("einsum_outer", lambda x, y: jnp.einsum("n,m->nm", x, y), (n,), (m,))
+    row("einsum_sum", lambda x, y: jnp.einsum("nm,nm->", x, y), (n, m), (n, m))
+    row(
+        "ein3path",
+        lambda x, y, z: jnp.einsum("bnm,bmk,bk->bn", x, y, z),
+        (2, n, m),
+        (2, m, 3),
+        (2, 3),
+    )
+    row("reduce_precision", lambda x: lax.reduce_precision(x, 5, 10), X)
+    row("bitcast", lambda x: lax.bitcast_convert_type(x, jnp.int32), X)
+    row("bitcast8", lambda x: lax.bitcast_convert_type(x, jnp.uint8), X)
+    row("ragged", lambda x, w: lax.ragged_dot(x, w, jnp.array([1, 0])), X, (2, D, 3))
+    row("scatter_add", lambda x, i: jnp.zeros((5, D)).at[i].add(x), X, (n, "int32"))
+    row("scatter_max", lambda x, i: jnp.full((5, D), -9.0).at[i].max(x), X, (n, "int32"))
+    row("seg_max", lambda x, i: J.ops.segment_max(x, i, num_segments=3), X, (n, "int32"))
+    row(
+        "moe",
+        lambda x, w: jnp.einsum("ne,nd,edf->nf", nn.softmax(x @ jnp.ones((D, 3))), x, w),
+        X,
+        (3, D, 2),
+    )
+    row(
+        "gnn",
+        lambda x, s, r: jnp.zeros_like(x).at[r % x.shape[0]].add(x[s % x.shape[0]]),
+        X,
+        (m, "int32"),
+        (m, "int32"),
+    )
+    row(
+        "sinkhorn",
+        lambda x: lax.fori_loop(
+            0,
+            3,
+            lambda i, a: (
+                (a / a.sum(0, keepdims=True)) / (a / a.sum(0, keepdims=True)).sum(1, keepdims=True)
+            ),
+            jnp.exp(x),
+        ),
+        (n, m),
+        tol=1e-4,
+    )
+    row("beam", lambda x: lax.top_k(x.reshape(x.shape[0], -1), 2)[0], (n, 2, D))
+    row("roll2", lambda x: jnp.roll(x, (1, 2), axis=(0, 1)), X)
+    row("roll_traced", lambda x, i: jnp.roll(x, i, axis=0), X, ("int32",))
+    row("roll_n", lambda x: jnp.roll(x, x.shape[0] // 2, axis=0), X)
+    row("shift_scan", lambda x: lax.scan(lambda c, r: (r, c), jnp.zeros(D), x)[1], X)
+    row("len_like", lambda x: x * np.int64(2) * x.shape[0], X)
+    row("np_mul", lambda x: jnp.zeros(np.int64(2) * x.shape[0]), X)
+    row("np_float", lambda x: x * (np.float32(0.5) * x.shape[0]), X)
+    row("np_arr", lambda x: x[:1] * (np.ones(D, np.float32) * x.shape[0]), X)
+    row("maximum_dim", lambda x: jnp.maximum(x.shape[0], 3) * x, X)
+    row("mod_eq", lambda x: jnp.where(jnp.arange(64) % x.shape[0] == 0, 1, 0), X)
+    row(
+        "nested_scan",
+        lambda x: lax.scan(
+            lambda c, r: (c + lax.scan(lambda d, q: (d + q, None), 0.0, r)[0], None), 0.0, x
+        )[0],
+        (m, n),
+    )
+    row("nested_vmap_jit", lambda x: J.vmap(J.vmap(J.jit(lambda r: r * 2)))(x), (m, n, 2))
+    row("nn_pool", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2), (1, 2), "SAME"), X)
+    row(
+        "logits_mask",
+        lambda x, l: jnp.where(nn.one_hot(l, x.shape[1]) > 0, x, -1e9),
+        (n, m),
+        (n, "int32"),
+    )
+    row(
+        "vocab_n",
+        lambda x, l: jnp.take_along_axis(nn.log_softmax(x), l[:, None] % x.shape[1], 1),
+        (n, m),
+        (n, "int32"),
+    )
+
     return table
 
 
@@ -1239,3 +1448,29 @@ def test_a_dimension_without_a_size_is_an_error() -> None:
     body = tinyjax.make_jaxpr(lambda x: x * 2)(f32[n, m]).body
     with pytest.raises(KeyError):
         bind_sizes(body, {n.atom: 3})
+
+
+NEEDS_SIZE = (
+    "solve cholesky_b inv_b vmap_linalg svd eigh qr tri_solve cho_solve logdet expm".split()
+)
+"""Calls of LAPACK: what cannot be compiled without the size."""
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name not in NEEDS_SIZE])
+def test_one_program_serves_all_sizes(name: str) -> None:
+    f, shapes, tol = OURS[name]
+    program = tinyjax.jit(f).lower(*map(symbolic, shapes)).compile()
+    for seed, sizes in enumerate(SIZES):
+        args = [value(tinyjax, s, sizes, seed) for s in shapes]
+        got, want = tinyjax.tree.leaves(program(*args)), tinyjax.tree.leaves(f(*args))
+        for a, b in zip(got, want, strict=True):
+            assert_close(raw(a), raw(b), max(tol, 1e-4))
+
+
+@pytest.mark.parametrize("name", NEEDS_SIZE)
+def test_what_needs_the_size_says_so(name: str) -> None:
+    f, shapes, _ = OURS[name]
+    with pytest.raises(
+        tinyjax.errors.LoweringError, match="cannot be compiled for a symbolic axis"
+    ):
+        tinyjax.jit(f).lower(*map(symbolic, shapes)).compile()

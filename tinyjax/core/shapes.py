@@ -58,7 +58,7 @@ def reshaped(old: Shape, sizes: Sequence[Size]) -> Shape | None:
     known = -known
     if known <= 0 or sum(s < 0 for s in sizes) > 1:
         return None
-    rest = total % known
+    rest: Size = total % known
     if isinstance(rest, DimExpr):
         raise InconclusiveDimensionOperation(
             f"Cannot divide evenly the sizes of shapes {tuple(old)} and {tuple(sizes)}: the remainder "

@@ -171,8 +171,12 @@ def apply_effectful(fun: Any, body: UOp, args: Sequence[UOp]) -> list[UOp]:
 
 def looks_at_values(linear: UOp) -> bool:
     """Whether a backward rule in a linear body may look at cotangents or write to Refs."""
-    rules = [n.arg for n in toposort(linear.src) if n.op is Op.CUSTOM_LIN]
-    return any(rule.refs or getattr(rule.backward, "look", None) for rule in rules)
+    found = linear.derived.get("looks at values")
+    if found is None:
+        rules = [n.arg for n in toposort(linear.src) if n.op is Op.CUSTOM_LIN]
+        found = any(rule.refs or getattr(rule.backward, "look", None) for rule in rules)
+        linear.derived["looks at values"] = found
+    return bool(found)
 
 
 def transpose_now(

@@ -36,15 +36,17 @@ class Chain:
     """The effects noted in one open function or body: from token `start` to token `last`.
 
     Both are None while there are none. `deferred`: also effects whose values are known are noted
-    (the backward rule of a custom function that runs early).
+    (the backward rule of a custom function that runs early). `cells` are the mutable arrays that
+    backward rules in a body touch.
     """
 
-    __slots__ = ("deferred", "last", "start", "trace")
+    __slots__ = ("cells", "deferred", "last", "start", "trace")
 
     def __init__(self, trace: Trace | None = None, deferred: bool = False) -> None:
         self.start: UOp | None = None
         self.last: UOp | None = None
         self.trace, self.deferred = trace, deferred
+        self.cells: dict[Any, Cell] = {}
 
     def take(self) -> UOp:
         """The token that the next effect takes."""

@@ -30,7 +30,7 @@ from tinyjax.interpreters.effects import apply_rule, has_effects, join
 from tinyjax.interpreters.host_rules import host_call_transpose
 from tinyjax.interpreters.jvp import add_tangents, gather_of_scatter
 from tinyjax.interpreters.linearize import slice_avals
-from tinyjax.interpreters.trace import open_chain, state, unbound
+from tinyjax.interpreters.trace import Cell, open_chain, state, unbound
 
 Cotangent = UOp | None
 Linear = Sequence[bool]
@@ -460,6 +460,12 @@ def transposed_body(
     wanted = [p for p, on in zip(params, linear, strict=True) if on]
     with open_chain() as chain:
         back = transpose(outs, cts, wanted)
+    if chain.cells:
+        raise RefsInBody(
+            "a bwd uses a Ref, and its function is called inside of a branch or a checkpoint that is "
+            "being differentiated.\n  Call it outside of that, or let it return what is to be written "
+            "as the cotangent of a further argument."
+        )
     known = [p for p, on in zip(params, linear, strict=True) if not on]
     roots = [ct for ct in back if ct is not None]
     inputs = [*known, *[ct for ct in cts if ct is not None]]
@@ -488,7 +494,7 @@ def call_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     try:
         new, gets = transposed_body(body, [a.aval for a in args], lin, nonzero)
     except RefsInBody:
-        if state.chains[-1].trace is None:
+        if info.kind == "checkpoint":
             raise
         return [None, *transpose_opened(body, args, lin, cts)]
     known = [a for a, on in zip(args, lin, strict=True) if not on]
@@ -511,7 +517,28 @@ def call_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
 
 
 class RefsInBody(ValueError):
-    """A backward rule writes to a Ref, and it is a body that is being transposed."""
+    """A backward rule uses a Ref, and what is being transposed is a body that has no place for it."""
+
+
+def held_now(ref: Any) -> UOp:
+    """What a mutable array holds: in the running trace, or a variable of the body being made."""
+    chain = state.chains[-1]
+    if chain.trace is not None:
+        node: UOp = ref.node
+        return node
+    if ref not in chain.cells:
+        start = fresh_var(ref.aval_)
+        chain.cells[ref] = Cell(start, start)
+    return chain.cells[ref].node
+
+
+def let_hold(ref: Any, value: UOp) -> None:
+    """The counterpart of `held_now`."""
+    chain = state.chains[-1]
+    if chain.trace is not None:
+        ref.put(value)
+    else:
+        chain.cells[ref].node = value
 
 
 def custom_lin_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cotangent]:
@@ -530,16 +557,10 @@ def custom_lin_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> li
     else:
         body = info.backward
         given = [instantiate(ct, of) for ct, of in zip(cts, info.out, strict=True)]
-    if info.refs and state.chains[-1].trace is None:
-        raise RefsInBody(
-            f"the bwd of {info.name} writes to a Ref, but the function is called inside of a loop or "
-            "branch that is being differentiated.\n  Call it outside of that, or let it return what "
-            "is to be written as the cotangent of a further argument."
-        )
-    back, _ = apply_rule(body, [*held, *given, *(r.node for r in info.refs)], None)
+    back, _ = apply_rule(body, [*held, *given, *map(held_now, info.refs)], None)
     count = len(back) - len(info.refs)
     for ref, value in zip(info.refs, back[count:], strict=True):
-        ref.put(value)
+        let_hold(ref, value)
     return [*[None] * len(held), *back[:count]]
 
 
@@ -569,6 +590,8 @@ def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
         lp_xs = [p for p, on in zip(p_xs, lin[nc + nk :], strict=True) if on]
         with open_chain() as chain:
             back = transpose(outs, [*ct_carry, *ct_ys], [*lp_consts, *p_carry, *lp_xs])
+        cells = chain.cells
+        befores = [c.start for c in cells.values() if c.start is not None]
         sums = [fresh_var(p.aval.strip_weak_type()) for p in lp_consts]
         new_sums = [
             s if ct is None else b.add(s, ct)
@@ -580,27 +603,33 @@ def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
         ]
         k_consts = [p for p, on in zip(p_consts, lin, strict=False) if not on]
         k_xs = [p for p, on in zip(p_xs, lin[nc + nk :], strict=True) if not on]
-        order = [*k_consts, *ct_carry, *sums, *chain.starts, *k_xs]
+        order = [*k_consts, *ct_carry, *sums, *befores, *chain.starts, *k_xs]
         order += [c for c in ct_ys if c is not None]
-        new = reclose([*rest[:nk], *new_sums, *chain.tokens, *rest[nk:]], order)
-        body.derived[key] = new
+        afters = [c.node for c in cells.values()]
+        new = reclose([*rest[:nk], *new_sums, *afters, *chain.tokens, *rest[nk:]], order)
+        body.derived[key] = new, tuple(cells)
+    else:
+        new, cells = new
+    refs = list(cells)
     init = [instantiate(ct, c.aval) for ct, c in zip(cts[:nk], carry, strict=True)]
     zeros = [b.zeros(c.aval.strip_weak_type()) for c in lin_consts]
     given_ys = [ct for ct in cts[nk:] if ct is not None]
     token = [state.chains[-1].take()] if has_effects(new) else []
     back_scan = UOp(
         Op.SCAN,
-        (new, *known_consts, *init, *zeros, *token, *known_xs, *given_ys),
+        (new, *known_consts, *init, *zeros, *map(held_now, refs), *token, *known_xs, *given_ys),
         replace(
             info,
             num_consts=len(known_consts),
-            num_carry=nk + len(lin_consts) + len(token),
+            num_carry=nk + len(lin_consts) + len(refs) + len(token),
             reverse=not info.reverse,
         ),
     )
     values = results(back_scan)
     if token:
-        state.chains[-1].last = values.pop(nk + len(lin_consts))
+        state.chains[-1].last = values.pop(nk + len(lin_consts) + len(refs))
+    for ref in refs:
+        let_hold(ref, values.pop(nk + len(lin_consts)))
     d_carry = values[:nk]
     d_consts = iter(values[nk : nk + len(lin_consts)])
     d_xs = iter(values[nk + len(lin_consts) :])

@@ -683,11 +683,17 @@ def _scatter(self: _Bounder, n: UOp, src: Src) -> UOp:
     }
     if any(_goes_further(self, shape[a], part) for a, part in window.items()):
         raise refused(n)
-    lasts = [_last(shape[a], window.get(a, 1)) for a in s.scatter_dims_to_operand_dims]
+    axes = s.scatter_dims_to_operand_dims
+    lasts = [_last(shape[a], window.get(a, 1)) for a in axes]
     vectors = src[1]
+    if s.mode == "clip" and any(last is not None and bounds_of(last)[0] < 0 for last in lasts):
+        # Clipped into an axis of no elements an index is outside: clip here, then drop.
+        every = [shape[a] - window.get(a, 1) for a in axes]
+        vectors = _index_parts(self, vectors, axes, every, "clip")
+        s = replace(s, mode="fill")
     if any(last is not None for last in lasts):
         mode = "clip" if s.mode == "clip" else "fill"
-        vectors = _index_parts(self, vectors, s.scatter_dims_to_operand_dims, lasts, mode)
+        vectors = _index_parts(self, vectors, axes, lasts, mode)
     return UOp(Op.SCATTER, (src[0], vectors, src[2]), s)
 
 
@@ -753,10 +759,7 @@ def _random_bits(self: _Bounder, n: UOp, src: Src) -> UOp:
 
 
 def _sort(self: _Bounder, n: UOp, src: Src) -> UOp:
-    axis, *_ = n.arg
     shape = n.operands[0].aval.shape
-    if is_symbolic(shape[axis]):
-        raise refused(n)
     return UOp(Op.SORT, tuple(self.copied(x, shape) for x in src), n.arg)
 
 

@@ -5,7 +5,8 @@ keys), so every dtype has one algorithm. From the last key to the first, the per
 stably: short rows by insertion, longer ones by a least-significant-digit radix sort with 8-bit
 digits, which skips digits that are equal in the whole row. Then the operands are gathered.
 
-Sizes are read at run time, so equal dtypes and key counts share one object.
+Sizes are read at run time, so equal dtypes and key counts share one object. A symbolic axis is sorted
+as far as the run's size; memory has its upper bound.
 Source: Knuth, The Art of Computer Programming 3, 5.2.1 and 5.2.5.
 Known to be suboptimal: one long row is sorted by one thread.
 """
@@ -22,6 +23,7 @@ import numpy as np
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
 from tinyjax.core.uop import UOp
+from tinyjax.lowering.dims import Bounded
 from tinyjax.lowering.irtext import I8, I16, I32, I64, PTR, Function, Module, Type, Value, const
 from tinyjax.lowering.kernel import Code, Kernel
 from tinyjax.lowering.target import Target
@@ -30,7 +32,7 @@ INSERTION = 40
 """Rows up to this length are sorted by insertion: a radix pass touches 256 counters."""
 MAX_TASKS = 64
 CYCLES_PER_ELEMENT = 40.0
-COUNT, STRIDE, ROWS, ROWS_PER_TASK, REGION, KEYS_B, ORDER_A, ORDER_B, COUNTERS = range(9)
+COUNT, STRIDE, ROWS, ROWS_PER_TASK, REGION, KEYS_B, ORDER_A, ORDER_B, COUNTERS, LENGTH = range(10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,13 @@ class SortKernel(Kernel):
         for nbytes in (8 * count, 8 * count, 4 * count, 4 * count, 8 * 256):
             places.append(places[-1] + -(-nbytes // 64) * 64)
         per_task = -(-rows // max(tasks, 1))
-        params = (count, stride, rows, per_task, places[5], *places[1:5])
-        ir = emit_sort(tuple(a.dtype for a in self.avals), self.num_keys, count > INSERTION)
+        params: tuple[int, ...] = (count, stride, rows, per_task, places[5], *places[1:5])
+        if isinstance(count, Bounded):
+            params += (count.number,)
+        dtypes_of = tuple(a.dtype for a in self.avals)
+        ir = emit_sort(
+            dtypes_of, self.num_keys, count > INSERTION, sized=isinstance(count, Bounded)
+        )
         total = -(-rows // max(per_task, 1))
         cycles = CYCLES_PER_ELEMENT * self.avals[0].size * len(self.avals)
         how = "radix" if count > INSERTION else "insertion"
@@ -75,6 +82,9 @@ class SortKernel(Kernel):
         count = len(self.avals)
         axis = self.axis
         inputs = [np.moveaxis(a, axis, -1) if a.ndim else a.reshape(1) for a in arrays[count:]]
+        length = self.avals[0].shape[axis] if self.avals[0].shape else 1
+        if isinstance(length, Bounded) and dims:
+            inputs = [x[..., : dims[length.number]] for x in inputs]
         order = np.broadcast_to(np.arange(inputs[0].shape[-1]), inputs[0].shape)
         for x in reversed(inputs[: self.num_keys]):
             for key in reversed(sort_keys(x)):
@@ -82,7 +92,10 @@ class SortKernel(Kernel):
                 order = np.take_along_axis(order, np.argsort(ranked, axis=-1, kind="stable"), -1)
         for out, x in zip(arrays, inputs, strict=False):
             done = np.take_along_axis(x, order, -1)
-            out[...] = np.moveaxis(done, -1, axis) if out.ndim else done[0]
+            if out.ndim:
+                np.moveaxis(out, axis, -1)[..., : done.shape[-1]] = done
+            else:
+                out[...] = done[0]
 
 
 # --- keys ---------------------------------------------------------------------------------------
@@ -182,30 +195,34 @@ def _load_key(b: Function, part: _Part, address: Value, wide: Type) -> Value:
 # --- code ---------------------------------------------------------------------------------------
 
 
-def emit_sort(operands: tuple[Any, ...], num_keys: int, radix: bool) -> str:
-    """The IR of a sort of operands of these dtypes."""
+def emit_sort(operands: tuple[Any, ...], num_keys: int, radix: bool, sized: bool = False) -> str:
+    """The IR of a sort of operands of these dtypes; `sized`: rows end where a size says."""
     module = Module()
     b = module.function("k", [("slots", PTR), ("dims", PTR), ("lo", I64), ("hi", I64)])
-    slots, _, lo, hi = b.args
+    slots, dims, lo, hi = b.args
     count = len(operands)
     where = [b.load(PTR, b.gep(PTR, slots, i)) for i in range(2 * count + 2)]
     scratch, params = where[2 * count], where[2 * count + 1]
-    size = [b.load(I64, b.gep(I64, params, i)) for i in range(COUNTERS + 1)]
+    size = [b.load(I64, b.gep(I64, params, i)) for i in range(LENGTH + 1 if sized else LENGTH)]
     n, stride = size[COUNT], size[STRIDE]
+    length = b.load(I64, b.gep(I64, dims, size[LENGTH])) if sized else n
+    rows = size[ROWS]
+    if sized:
+        rows = b.select(b.cmp("sgt", length, 0), rows, const(I64, 0))
     with b.loop(lo, hi) as task:
         region = b.gep(I8, scratch, b.mul(task.index, size[REGION]))
         first = b.mul(task.index, size[ROWS_PER_TASK])
-        last = b.smin(b.add(first, size[ROWS_PER_TASK]), size[ROWS])
+        last = b.smin(b.add(first, size[ROWS_PER_TASK]), rows)
         buffers = [region, *(b.gep(I8, region, size[i]) for i in (KEYS_B, ORDER_A, ORDER_B))]
         counters = b.gep(I8, region, size[COUNTERS])
         with b.loop(first, last) as row:
             block = b.mul(b.udiv(row.index, stride), b.mul(n, stride))
             base = b.add(block, b.urem(row.index, stride))
             order = _sort_row(
-                b, operands, num_keys, radix, where[count:], base, n, stride, buffers, counters
+                b, operands, num_keys, radix, where[count:], base, length, stride, buffers, counters
             )
             for i, dtype in enumerate(operands):
-                _gather(b, dtype.itemsize, where[i], where[count + i], order, base, n, stride)
+                _gather(b, dtype.itemsize, where[i], where[count + i], order, base, length, stride)
     b.ret()
     return module.text()
 

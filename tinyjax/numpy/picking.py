@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import as_size, is_symbolic, largest, maximum, minimum
 from tinyjax.core.errors import (
     BroadcastError,
     ConcretizationTypeError,
@@ -494,7 +496,7 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
     weak = i.aval.weak_type
     given = i.dtype if dtypes.is_integer(i.dtype) else dtypes.default_int_dtype()
     sizes = canonical_shape(shape)
-    total = int(np.prod(sizes, dtype=np.int64))
+    total = b.prod(sizes)
     if i.dtype == np.bool_ or dtypes.bit_width(i.dtype) < 32:
         i = b.cast(i, dtypes.default_int_dtype())
     i = (
@@ -502,7 +504,7 @@ def unravel_index(indices: ArrayLike, shape: Any) -> tuple[Array, ...]:
         if not dtypes.is_unsigned(i.dtype)
         else i
     )
-    i = b.min_(b.max_(i, b.like(i, 0)), b.like(i, max(total - 1, 0)))
+    i = b.min_(b.max_(i, b.like(i, 0)), b.like(i, maximum(total - 1, 0)))
     i = b.cast(i, i.dtype)
     out: list[Array] = []
     for s in sizes[::-1]:
@@ -521,12 +523,12 @@ def ravel_multi_index(
 ) -> Array:
     """Flat positions of positions along each axis. `mode`: raise (values known), wrap, clip."""
     nodes = checked("ravel_multi_index", *multi_index)
-    sizes = tuple(int(s) for s in dims)
+    sizes = tuple(map(as_size, dims))
     if dtype is None:
         kind = dtypes.result_type_of_pairs(*((n.dtype, n.aval.weak_type) for n in nodes))[0]
     else:
         kind = dtypes.user_dtype(dtype, "ravel_multi_index")
-    if int(np.prod(sizes, dtype=np.int64)) - 1 > int(dtypes.iinfo(kind).max):
+    if largest(b.prod(sizes)) - 1 > int(dtypes.iinfo(kind).max):
         raise ValueError(
             f"jnp.ravel_multi_index: dtype={kind!r} not large enough to hold flattened index for "
             f"dims={sizes}. Use the dtype argument to pass a suitable dtype."
@@ -667,10 +669,10 @@ def fill_diagonal(
     if n.ndim > 2 and len(set(n.shape)) != 1:
         raise ValueError("All dimensions of input must be of equal length")
     v = array_node(val, None)
-    count = min(n.shape)
+    count = functools.reduce(minimum, n.shape)
     if v.ndim:
         v = resize(finish(v), (count,)).node
-    row = np.arange(count, dtype=np.int32)
+    row = finish(b.iota((count,), 0)) if is_symbolic(count) else np.arange(count, dtype=np.int32)
     return finish(
         scatter_node(n, (row,) * n.ndim, Array(v), "set", None, True, True)
     )  # fmt: skip
