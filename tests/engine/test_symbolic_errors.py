@@ -70,14 +70,26 @@ ROWS: dict[str, Row] = {
     "where": (lambda x, y: jnp.where(x > 0, x, y), ((n,), (m,)), UNDECIDED, ["(n,), (m,)", BOTH, SAME]),
     "an update": (lambda x, y: x.at[:].set(y), ((n,), (m,)), UNDECIDED, ["m and n are equal", SAME]),
     "lax.add": (lambda x, y: lax.add(x, y), ((n,), (m,)), UNDECIDED, ["are equal for some sizes", SAME]),
-    "matmul": (lambda x, y: x @ y, ((4, n), (m, 4)), UNDECIDED, ["'n == m' is inconclusive", BOTH]),
-    "dot": (lambda x, y: jnp.dot(x, y), ((n,), (m,)), UNDECIDED, ["'n == m' is inconclusive", BOTH]),
+    "matmul": (
+        lambda x, y: x @ y, ((4, n), (m, 4)), UNDECIDED,
+        ["contracts axis 1 of a (size n) with axis 0 of b (size m)", "n and m are equal for some", BOTH, SAME],
+    ),
+    "matmul with a hint": (
+        lambda x, y: x @ y, ((n, 4), (n, 4)), UNDECIDED,
+        ["4 and n are equal for some sizes only", N, "Perhaps b should be transposed"],
+    ),
+    "dot": (lambda x, y: jnp.dot(x, y), ((n,), (m,)), UNDECIDED, ["n and m are equal for some", BOTH]),
+    "lax.dot": (
+        lambda x, y: lax.dot(x, y), ((n, 4), (m, 5)), UNDECIDED,
+        ["'m == 4' is inconclusive", "1 <= m <= 32", "use the same Dim"],
+    ),
     "einsum": (
         lambda x, y: jnp.einsum("ij,jk", x, y), ((4, n), (m, 4)), UNDECIDED,
         ["'n == m' is inconclusive", BOTH],
     ),
     "concatenate": (
-        lambda x, y: jnp.concatenate([x, y]), ((3, n), (3, m)), UNDECIDED, ["'m == n' is inconclusive"]
+        lambda x, y: jnp.concatenate([x, y]), ((3, n), (3, m)), UNDECIDED,
+        ["(3, n) and (3, m)", "m and n are equal for some sizes only", SAME],
     ),
     "cotangent": (
         lambda x, y: tinyjax.vjp(lambda x: x * 2, x)[1](y), ((n,), (m,)), UNDECIDED,

@@ -98,7 +98,45 @@ PROGRAMS = {
     "dynamic_update": (
         lambda x, i: lax.dynamic_update_slice(x, jnp.ones((1, 2)), (i[0], i[1])), ((N, 3), F), ((2,), I),
     ),
+    "last_of_the_axis": (lambda x: (x[-1], jnp.roll(x, 1, 0), x[x.shape[0] // 2 :]), ((N, 3), F)),
+    "axis_cut_at_a_size": (lambda x, y: jnp.roll(y, x.shape[0], 0), ((N,), F), ((5, 2), F)),
+    "update_that_starts_behind_the_bounds": (
+        lambda x, y: y.at[:, x.shape[0] - 1 :].add(1.0), ((N,), F), ((4, 3), F),
+    ),
+    "scalar_beside_what_may_be_empty": (
+        lambda x, y: (y[0], jnp.sin(x[: x.shape[0] // 2, None, None] * y) + y[0]), ((N,), F), ((M, 16), F),
+    ),
+    "carry_in_a_result": (
+        lambda x: [x * 2, lax.fori_loop(0, x.shape[0], lambda i, c: c.at[i].set(c[0] + i), x * 2)],
+        ((N,), F),
+    ),
+    "call_of_known_sizes": (lambda x, w: (x + 1, precompiled(w, w)[0]), ((N,), F), ((5, 5), F)),
+    "outer_product_of_narrow_floats": (
+        lambda x, y: x[:, None] * y, ((N,), "bfloat16"), ((M,), "bfloat16"),
+    ),
     "sort_beside_the_axis": (lambda x: jnp.sort(x, axis=1), ((N, 9), F)),
+    "sort_along_the_axis": (
+        lambda x: (jnp.sort(x, 0), jnp.argsort(-x, 0), jnp.sort(x.T), jnp.median(x, 0)), ((N, 3), F),
+    ),
+    "fourier_along_the_axis": (
+        lambda x: [jnp.abs(f(x, axis=0)) for f in (jnp.fft.fft, jnp.fft.rfft, jnp.fft.ifft)], ((N, 3), F),
+    ),
+    "fourier_of_the_plane": (lambda x: jnp.abs(jnp.fft.rfft2(x, norm="ortho")), ((3, N), F)),
+    "systems_of_equations": (
+        lambda x: jnp.linalg.solve(x @ x.T + 4 * jnp.eye(x.shape[0]), x), ((N, 3), F),
+    ),
+    "batch_of_decompositions": (
+        lambda x: jnp.linalg.cholesky(jnp.einsum("nij,nkj->nik", x, x) + jnp.eye(3)), ((N, 3, 3), F),
+    ),
+    "callback": (
+        lambda x: jax.pure_callback(lambda a: np.cumsum(a, 1), Struct(x.shape, F), x) * 2, ((3, N), F),
+    ),
+    "callback_under_vmap": (
+        lambda x: jax.vmap(
+            lambda r: jax.pure_callback(np.sort, Struct((4,), F), r, vmap_method="sequential")
+        )(x),
+        ((N, 4), F),
+    ),
     "fourier_beside_the_axis": (lambda x: jnp.abs(jnp.fft.fft(x)), ((N, 8), F)),
     "random": (
         lambda x: jax.random.uniform(jax.random.key(3), x.shape) + x * 0, ((3, N), F),
@@ -143,6 +181,8 @@ def argument(spec, dims, seed):
         return jnp.asarray(rng.integers(0, min(5, *dims.values()), shape), dtype)
     if dtype == "int8":
         return jnp.asarray(rng.integers(-100, 100, shape), dtype)
+    if dtype == "bfloat16":
+        return jnp.asarray(rng.integers(-8, 8, shape), dtype)
     if dtype == "complex64":
         return jnp.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape), dtype)
     return jnp.asarray(rng.standard_normal(shape), dtype)
@@ -224,15 +264,57 @@ def test_a_bounded_size_is_equal_to_the_same_size_only():
     assert limits((3, a, 4)) == ((4, a),)
     assert nest_together((a, 4), (a,)) and not nest_together((a, 4), (64,))
     assert not nest_together((a, 4), (b, 4)) and nest_together((a, b), (a,))
+    assert not nest_together((4,), (a,)) and nest_together((4,), (4, a))
+    assert a != Bounded(64, 0, low=1)
+
+
+EMPTY = {
+    "sums": lambda x, i: (x.sum(0), x.sum(1), jnp.prod(x), jnp.any(x > 0, 0), jnp.cumsum(x, 0)),
+    "products": lambda x, i: (x @ x.T, x.T @ x, x @ jnp.ones((3, 2))),
+    "ends": lambda x, i: (jnp.concatenate([x, jnp.ones((2, 3))]), jnp.pad(x, ((1, 1), (0, 0)))),
+    "shapes": lambda x, i: (x[::-1], x.T, x.reshape(-1), x[: x.shape[0] // 2, 0]),
+    "sorted": lambda x, i: (jnp.sort(x, 0), jnp.argsort(x[:, 0])),
+    "indexed": lambda x, i: (jnp.zeros(5).at[i].add(1.0), jax.nn.one_hot(i, 4)),
+    "scatter_clipped": lambda x, i: x.at[jnp.arange(3)].add(2.0, mode="clip"),
+    "loops": lambda x, i: lax.scan(lambda c, r: (c + r, c * 2), jnp.ones(3), x),
+    "callback": lambda x, i: jax.pure_callback(lambda a: a.sum(0), Struct((3,), F), x),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_axis_may_be_empty(name):
+    size = Dim("z", 0, 8)
+    with hardened():
+        compiled = compiled_for(EMPTY[name], ((size, 3), F), ((size,), I))
+        for n in (0, 1, 8):
+            x, i = jnp.arange(3.0 * n).reshape(n, 3) / 7, jnp.arange(n) % 5
+            for got, want in zip(
+                jax.tree.leaves(compiled(x, i)), jax.tree.leaves(EMPTY[name](x, i)), strict=True
+            ):
+                np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_effects_see_the_size_of_the_call(capsys):
+    def f(x):
+        jax.debug.print("{}: {}", x.shape[0], x[:, 0])
+        return x * 2
+
+    compiled = compiled_for(f, ((N, 2), F))
+    for n in (1, 3):
+        compiled(jnp.ones((n, 2)))
+    jax.effects_barrier()
+    assert capsys.readouterr().out == "1: [1.]\n3: [1. 1. 1.]\n"
 
 
 def test_what_has_no_form_over_a_symbolic_axis_says_so():
+    def parts(x, y):
+        size = y[x.shape[0] - 1 :].shape  # the longer x, the shorter they are
+        return jax.vmap(lambda i: lax.dynamic_slice(y, (i,), size))(jnp.arange(3))
+
     with pytest.raises(
-        LoweringError, match="sort of f32.n. cannot be compiled for a symbolic axis"
+        LoweringError, match="gather of f32.3., .* cannot be compiled for a symbolic axis"
     ):
-        compiled_for(jnp.sort, ((N,), F))
-    with pytest.raises(LoweringError, match="cannot be compiled for a symbolic axis"):
-        compiled_for(jnp.linalg.cholesky, ((N, N), F))
+        compiled_for(parts, ((N,), F), ((3,), F))
 
 
 def test_golden_text_of_a_kernel_with_a_limit():

@@ -26,6 +26,26 @@ def same_shape(a: Shape, b: Shape) -> bool:
         return False
 
 
+def same_size(a: Size, b: Size) -> bool:
+    """Whether two sizes are equal, whatever the sizes of symbolic dimensions are."""
+    return same_shape((a,), (b,))
+
+
+def unequal(error: type[Exception], *sizes: Size) -> tuple[type[Exception], str, str]:
+    """Class, rule and fix of the error for sizes that ought to be equal, pair by pair.
+
+    `error` if they are not, InconclusiveDimensionOperation if that depends on a dimension.
+    """
+    for a, b in zip(sizes[::2], sizes[1::2], strict=True):
+        try:
+            if a != b:
+                return error, "sizes must be equal", ""
+        except InconclusiveDimensionOperation:
+            rule = f"{a} and {b} are equal for some sizes only, {describe(a, b)}"
+            return InconclusiveDimensionOperation, rule, "Use the same Dim for axes that are equal."
+    raise AssertionError("the sizes are equal")
+
+
 def broadcast_shapes(*shapes: Sequence[Size]) -> Shape:
     """The shape that NumPy broadcasting gives; a symbolic size is that of an axis, never 1.
 

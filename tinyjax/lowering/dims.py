@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ from tinyjax.core.dims import (
     largest,
 )  # fmt: skip
 from tinyjax.core.errors import LoweringError
-from tinyjax.core.infos import GatherInfo
+from tinyjax.core.infos import CallbackInfo, GatherInfo, HostCallInfo
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const, const_value, get, param, results, toposort, tuple_of
 
@@ -69,8 +69,9 @@ class Bounded(int):
         return self.low, int(self)
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Bounded) and self.number == other.number
-        return same and self.bounds == other.bounds  # type: ignore[union-attr]
+        if not isinstance(other, Bounded):
+            return False
+        return self.number == other.number and self.bounds == other.bounds
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -763,12 +764,42 @@ def _sort(self: _Bounder, n: UOp, src: Src) -> UOp:
     return UOp(Op.SORT, tuple(self.copied(x, shape) for x in src), n.arg)
 
 
+def with_sizes(x: Any, of: Callable[[Any], int]) -> Any:
+    """The arg of a routine with `of` of its sizes: those of avals in it, and those that it names."""
+    if is_symbolic(x) or isinstance(x, Bounded):
+        return of(x)
+    if isinstance(x, Aval):
+        return x.update(shape=with_sizes(x.shape, of))
+    if isinstance(x, tuple):
+        return tuple(with_sizes(each, of) for each in x)
+    if isinstance(x, (CallbackInfo, HostCallInfo)):
+        return replace(x, **{f.name: with_sizes(getattr(x, f.name), of) for f in fields(x)})
+    return x
+
+
+def at_sizes(node: UOp, dims: Sequence[int]) -> UOp:
+    """A routine over bounded axes as it is for the sizes of a run."""
+
+    def of(size: Bounded) -> int:
+        return dims[size.number]
+
+    src = tuple(param(i, with_sizes(s.aval, of)) for i, s in enumerate(node.operands))
+    return UOp(node.op, src, with_sizes(node.arg, of))
+
+
+def _routine(self: _Bounder, n: UOp, src: Src) -> UOp:
+    """What Python computes: it sees the arrays at the sizes of the run."""
+    return UOp(n.op, src, with_sizes(n.arg, self.sizes.bounded))
+
+
 def _fft(self: _Bounder, n: UOp, src: Src) -> UOp:
-    shape = n.operands[0].aval.shape
-    if any(map(is_symbolic, shape[len(shape) - len(n.arg[1]) :])):
-        raise refused(n)
-    made = UOp(Op.FFT, (self.copied(src[0], shape),), n.arg)
-    return self.copied(made, n.aval.shape)
+    kind, lengths = n.arg
+    if kind != "rfft" or not is_symbolic(lengths[-1]):
+        return _routine(self, n, src)
+    # The first half of the whole transform: the op's own rule would take half of the bound.
+    wide = UOp(Op.CAST, src, (n.aval.dtype, False))
+    made = UOp(Op.FFT, (wide,), ("fft", with_sizes(lengths, self.sizes.bounded)))
+    return _along(self, made, n.aval.ndim - 1, lambda i: i, n.aval.shape[-1])
 
 
 def _scan(self: _Bounder, n: UOp, src: Src) -> UOp:
@@ -818,6 +849,10 @@ RULES: dict[Op, Callable[[_Bounder, UOp, Src], UOp]] = {
     Op.RANDOM_BITS: _random_bits,
     Op.SORT: _sort,
     Op.FFT: _fft,
+    Op.HOST_CALL: _routine,
+    Op.CALLBACK: _routine,
+    Op.CHECK: _routine,
+    Op.COPY: _routine,
     Op.SCAN: _scan,
     Op.CALL: _call,
 }

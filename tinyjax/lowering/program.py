@@ -35,7 +35,7 @@ from tinyjax.core.record import recording
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering import plan as planning
 from tinyjax.lowering.codegen import compile_kernels
-from tinyjax.lowering.dims import Bounded, Sizes, bound_sizes
+from tinyjax.lowering.dims import Bounded, Sizes, at_sizes, bound_sizes
 from tinyjax.lowering.dot_kernel import DotKernel
 from tinyjax.lowering.driver import run
 from tinyjax.lowering.fusion import CONTRACTION, Group
@@ -226,13 +226,29 @@ def walk(steps: Sequence[planning.Step]) -> list[planning.Step]:
 # --- routines in Python -------------------------------------------------------------------------
 
 
-def python_routine(node: UOp) -> Callable[[Sequence[Array]], list[Array]]:
-    """What a routine computes, on arrays."""
+def run_in_python(step: planning.Routine, arrays: Sequence[Array], dims: Sequence[int]) -> None:
+    """Compute a routine's results, the first arrays, from the others.
+
+    Axes of the arrays have their upper bounds; the routine sees what there is at the run's sizes.
+    """
+    node = step.node
+    if dims and any(isinstance(s, Bounded) for of in step.avals for s in of.shape):
+        node = at_sizes(node, dims)
+        given = list(arrays)
+        for i, of in enumerate(step.avals):
+            for axis, size in enumerate(of.shape):
+                if isinstance(size, Bounded):
+                    given[i] = given[i][(slice(None),) * axis + (slice(dims[size.number]),)]
+        arrays = given
+    args = [a.copy() for a in arrays[step.results :]]
     if node.op is Op.FFT:
-        return lambda args: [fft(node, args[0])]
-    if node.op is Op.COPY:
-        return lambda args: [args[0]]
-    return lambda args: execute.run(node, args)
+        found: Sequence[Any] = [fft(node, args[0])]
+    elif node.op is Op.COPY:
+        found = args
+    else:
+        found = execute.run(node, args)
+    for result, array in zip(found, arrays, strict=False):
+        array[...] = np.asarray(result).reshape(array.shape).astype(array.dtype, copy=False)
 
 
 FFTS: dict[str, Callable[..., Any]] = {
@@ -250,12 +266,6 @@ def fft(node: UOp, x: Array) -> Array:
     shape = lengths if kind in ("rfft", "irfft") else None
     found = FFTS[kind](x, s=shape, axes=axes)
     return np.asarray(found).astype(node.aval.dtype)
-
-
-def store_results(results: Sequence[Any], arrays: Sequence[Array]) -> None:
-    """Write what a routine returned into its slots."""
-    for result, array in zip(results, arrays, strict=False):
-        array[...] = np.asarray(result).reshape(array.shape).astype(array.dtype, copy=False)
 
 
 def array_at(address: int, of: Aval) -> Array:
@@ -319,15 +329,14 @@ class _Interpreter:
                 kernel = kernel_of(step)
                 assert kernel is not None
                 kernel.interpret([self.array(s) for s in slots], self.dims)
-            case planning.Routine(node, slots, results):
+            case planning.Routine(_, slots, _):
                 shapes = [of.shape for of in step.avals]
                 arrays = [self.array(s).reshape(h) for s, h in zip(slots, shapes, strict=True)]
                 kernel = kernel_of(step)
                 if kernel is not None:
                     kernel.interpret(arrays, self.dims)
                 else:
-                    inputs = [a.copy() for a in arrays[results:]]
-                    store_results(python_routine(node)(inputs), arrays)
+                    run_in_python(step, arrays, self.dims)
             case planning.Nested(body, slots, sizes):
                 count = len(slots) - len(body.src)
                 inner = [self.dims[i] for i in sizes]
@@ -558,12 +567,11 @@ class _Builder:
 
     def handler(self, step: planning.Routine) -> int:
         """Register what a RETURN step calls."""
-        avals, results = step.avals, step.results
-        run = python_routine(step.node)
+        avals = step.avals
 
         def serve(pointers: tuple[int, ...], dims: tuple[int, ...]) -> None:
             arrays = [array_at(p, of) for p, of in zip(pointers, avals, strict=True)]
-            store_results(run([a.copy() for a in arrays[results:]]), arrays)
+            run_in_python(step, arrays, dims)
 
         self.handlers.append(serve)
         return len(self.handlers) - 1

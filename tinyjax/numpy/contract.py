@@ -14,7 +14,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.config import config
 from tinyjax.core.dims import largest
 from tinyjax.core.errors import BroadcastError, DotShapeError, make_error
-from tinyjax.core.shapes import broadcast_shapes
+from tinyjax.core.shapes import broadcast_shapes, same_size, unequal
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
@@ -83,17 +83,17 @@ def canonical_precision(precision: Any) -> Any:
 
 def mismatch(name: str, a: Any, c: Any, axis_a: int, axis_b: int, p: UOp, q: UOp) -> Exception:
     """The contracted sizes differ."""
-    fix = ""
     sizes = q.shape
-    if q.ndim == 2 and p.shape[axis_a] == sizes[1 - axis_b % 2] and q.ndim > axis_b:
+    error, rule, fix = unequal(DotShapeError, p.shape[axis_a], sizes[axis_b])
+    if q.ndim == 2 and same_size(p.shape[axis_a], sizes[1 - axis_b % 2]) and q.ndim > axis_b:
         fix = "Perhaps b should be transposed."
-    elif p.ndim == 2 and p.shape[1 - axis_a % 2] == q.shape[axis_b]:
+    elif p.ndim == 2 and same_size(p.shape[1 - axis_a % 2], sizes[axis_b]):
         fix = "Perhaps a should be transposed."
     return make_error(
-        DotShapeError,
+        error,
         f"{name} contracts axis {axis_a} of a (size {p.shape[axis_a]}) with axis {axis_b} of b "
         f"(size {q.shape[axis_b]})",
-        rule="sizes must be equal",
+        rule=rule,
         operands={
             "a": Array(p) if not isinstance(a, Array) else a,
             "b": Array(q) if not isinstance(c, Array) else c,
@@ -124,7 +124,7 @@ def dot_node(name: str, a: ArrayLike, c: ArrayLike, precision: Any, preferred: A
     if not p.ndim or not q.ndim:
         return product_of(p, q, dtype, weak)
     axis_a, axis_b = p.ndim - 1, builtins.max(q.ndim - 2, 0)
-    if p.shape[axis_a] != q.shape[axis_b]:
+    if not same_size(p.shape[axis_a], q.shape[axis_b]):
         raise mismatch(name, a, c, axis_a, axis_b, p, q)
     return contraction(p, q, ((axis_a,), (axis_b,)), dtype=dtype, precision=precision)
 
@@ -161,7 +161,7 @@ def matmul_node(name: str, a: ArrayLike, c: ArrayLike, precision: Any, preferred
             )
     p, q, dtype, _ = dot_operands(name, a, c, preferred)
     axis_a, axis_b = p.ndim - 1, builtins.max(q.ndim - 2, 0)
-    if p.shape[axis_a] != q.shape[axis_b]:
+    if not same_size(p.shape[axis_a], q.shape[axis_b]):
         raise mismatch(name, a, c, axis_a, axis_b, p, q)
     lead_a, lead_b = p.shape[:-2], q.shape[:-2]
     try:
@@ -247,7 +247,7 @@ def vecdot(
         if not n.ndim:
             raise ValueError(f"vecdot: {label} must have at least one dimension")
     i, j = canonical_axis(axis, p.ndim), canonical_axis(axis, q.ndim)
-    if p.shape[i] != q.shape[j]:
+    if not same_size(p.shape[i], q.shape[j]):
         raise mismatch("vecdot", x1, x2, i, j, p, q)
     p, q = b.moveaxis(b.conj(p), i, p.ndim - 1), b.moveaxis(q, j, q.ndim - 1)
     p = b.reshape(p, (*p.shape[:-1], 1, p.shape[-1]))
@@ -299,7 +299,7 @@ def inner(
     p, q, dtype, weak = dot_operands("inner", a, b, preferred_element_type)
     if not p.ndim or not q.ndim:
         return finish(product_of(p, q, dtype, weak))
-    if p.shape[-1] != q.shape[-1]:
+    if not same_size(p.shape[-1], q.shape[-1]):
         raise mismatch("inner", a, b, p.ndim - 1, q.ndim - 1, p, q)
     axes = ((p.ndim - 1,), (q.ndim - 1,))
     return finish(contraction(p, q, axes, dtype=dtype, precision=precision))
@@ -337,7 +337,7 @@ def tensordot(
             f"tensordot requires both axes lists to be either ints, tuples or lists, got {axes!r}."
         )
     for i, j in zip(first, second, strict=True):
-        if p.shape[i] != q.shape[j]:
+        if not same_size(p.shape[i], q.shape[j]):
             raise mismatch("tensordot", a, b, i, j, p, q)
     if not first and not (p.ndim and q.ndim):
         return finish(product_of(p, q, dtype, weak))

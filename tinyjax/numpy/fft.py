@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import Size, as_size, is_symbolic, maximum
 from tinyjax.core.ops import Op
 from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.uop import UOp
@@ -22,22 +24,29 @@ from tinyjax.numpy.ufuncs import conjugate
 FFT_RANK = 3
 
 
-def fit(n: UOp, axis: int, size: int) -> UOp:
+def fit(n: UOp, axis: int, size: Size) -> UOp:
     """An axis cut or padded with zeros to a size."""
     have = n.shape[axis]
+    if size is have:
+        return n
     if size < have:
         return b.slice_axis(n, axis, 0, size)
     return b.pad(n, [(0, size - have, 0) if i == axis else (0, 0, 0) for i in range(n.ndim)])
 
 
-def scale_of(norm: str | None, count: int, inverse: bool) -> float:
-    """Factor on top of the op's own scaling (none forwards, 1/n backwards)."""
+def scaled(n: UOp, norm: str | None, count: Size, inverse: bool) -> UOp:
+    """A transform of so many points with what `norm` adds to the op's own scaling, which is none
+    forwards and 1/count backwards."""
     if norm in (None, "backward"):
-        return 1.0
-    if norm == "ortho":
-        return float(np.sqrt(count)) if inverse else 1 / float(np.sqrt(count))
-    if norm == "forward":
-        return float(count) if inverse else 1 / count
+        return n
+    if norm in ("ortho", "forward"):
+        if is_symbolic(count):
+            factor = b.cast(b.size(count, dtypes.real_dtype(n.dtype)), n.dtype)
+        else:
+            factor = b.like(n, float(count))
+        if norm == "ortho":
+            factor = b.sqrt(factor)
+        return b.mul(n, factor) if inverse else b.div(n, factor)
     raise ValueError(f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".')
 
 
@@ -69,11 +78,11 @@ def transform(
     else:
         n = b.cast(n, dtypes.to_complex_dtype(n.dtype))
     if s is not None:
-        sizes = [int(v) for v in s]
+        sizes = [as_size(v) for v in s]
     else:
         sizes = [n.shape[i] for i in places]
         if name == "irfft":
-            sizes[-1] = max(0, 2 * (sizes[-1] - 1))
+            sizes[-1] = maximum(0, 2 * (sizes[-1] - 1))
     if any(v < 1 for v in sizes):
         raise ValueError(f"Invalid number of data points ({min(sizes)}) specified.")
     for i, size in zip(places, sizes, strict=True):
@@ -82,15 +91,12 @@ def transform(
     rest = [i for i in range(n.ndim) if i not in places]
     perm = [*rest, *places]
     n = b.permute(n, perm)
-    factor = scale_of(norm, int(np.prod(sizes)), name in ("ifft", "irfft"))
-    n = over_axes(name, n, sizes)
-    if factor != 1.0:
-        n = b.mul(n, b.like(n, factor))
+    n = scaled(over_axes(name, n, sizes), norm, math.prod(sizes), name in ("ifft", "irfft"))
     back = tuple(int(i) for i in np.argsort(perm))
     return finish(b.permute(n, back))
 
 
-def over_axes(name: str, n: UOp, sizes: list[int]) -> UOp:
+def over_axes(name: str, n: UOp, sizes: list[Size]) -> UOp:
     """FFT of the last axes; real transforms are real in the last one only."""
     if len(sizes) <= FFT_RANK:
         return UOp(Op.FFT, (n,), (name, tuple(sizes)))

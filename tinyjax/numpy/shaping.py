@@ -30,7 +30,7 @@ from tinyjax.core.errors import (
 )
 from tinyjax.core.ops import Op
 from tinyjax.core.shapes import broadcast_shapes as common_shape
-from tinyjax.core.shapes import reshaped
+from tinyjax.core.shapes import reshaped, same_shape, unequal
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import canonical_shape, finish, lift
@@ -313,21 +313,25 @@ def concat_nodes(name: str, nodes: list[UOp], axis: int, dtype: Any = None) -> U
         raise ValueError("Zero-dimensional arrays cannot be concatenated.")
     place = canonical_axis(axis, first.ndim)
     for i, n in enumerate(nodes):
-        rest, wanted = list(n.shape), list(first.shape)
-        if n.ndim == first.ndim:
-            rest.pop(place)
-            wanted.pop(place)
-        if rest != wanted:
-            what = (
-                f"ranks differ, {first.ndim} and {n.ndim}"
-                if n.ndim != first.ndim
-                else f"shapes {first.shape} and {n.shape} differ in another axis than {place}"
-            )
-            raise make_error(
-                ConcatenateError,
-                f"Cannot {name} arrays with different shapes: arrays 0 and {i}: {what}",
-                rule=f"arrays may differ in size along axis {place} only",
-            )
+        if n.ndim != first.ndim:
+            error: type[Exception] = ConcatenateError
+            rule = fix = ""
+            what = f"ranks differ, {first.ndim} and {n.ndim}"
+        else:
+            rest, wanted = (m.shape[:place] + m.shape[place + 1 :] for m in (n, first))
+            if same_shape(rest, wanted):
+                continue
+            pairs = [s for pair in zip(rest, wanted, strict=True) for s in pair]
+            error, rule, fix = unequal(ConcatenateError, *pairs)
+            what = f"shapes {first.shape} and {n.shape} differ in another axis than {place}"
+        if error is ConcatenateError:
+            rule = f"arrays may differ in size along axis {place} only"
+        raise make_error(
+            error,
+            f"Cannot {name} arrays with different shapes: arrays 0 and {i}: {what}",
+            rule=rule,
+            fix=fix,
+        )
     if dtype is not None:
         kind = dtypes.user_dtype(dtype, name)
         nodes = [b.cast(n, kind) for n in nodes]
