@@ -177,9 +177,9 @@ def kernels_of(body: UOp, args: Sequence[Array]) -> list[KernelCase]:
     found: list[KernelCase] = []
     lowered = lower(body, len(args))
 
-    def note(sink: UOp, arrays: Sequence[Array]) -> None:
+    def note(sink: UOp, arrays: Sequence[Array], dims: Sequence[int]) -> None:
         found.append(KernelCase(sink, compile_kernel(sink).schedule, [a.copy() for a in arrays]))
-        interpret(sink, arrays)
+        interpret(sink, arrays, dims)
 
     with mock.patch.object(program, "interpret", note):
         lowered.interpret(args)

@@ -140,7 +140,6 @@ ROWS: dict[str, Row] = {
         ["total_repeat_length"],
     ),
     "mask": (lambda x: x[x > 0], ((n,),), errors.NonConcreteBooleanIndexError, ["bool[n]"]),
-    "FFT along it": (lambda x: jnp.fft.fft(x), ((n,),), UNDECIDED, [NO_VALUE, N]),
     "a step": (lambda x: x[:: x.shape[0]], ((n,),), UNDECIDED, [NO_VALUE, N]),
 }  # fmt: skip
 

@@ -23,7 +23,9 @@ def test_the_page_has_one_row_for_each_op_of_stage_1():
 
 def test_each_op_with_a_choice_has_an_example():
     without = {r.op.name for r in ROWS if not r.examples}
-    structure = set("CONST DIM VAR PARAM BUFFER TUPLE GETTUPLE CALL SCAN WHILE COND CUSTOM_LIN".split())
+    structure = set(
+        "CONST DIM VAR PARAM BUFFER TUPLE GETTUPLE CALL SCAN WHILE COND CUSTOM_LIN".split()
+    )
     outside = set(
         "KEY_WRAP KEY_UNWRAP HOST_CALL CALLBACK CHECK KERNEL ALL_REDUCE ALL_GATHER".split()
     )

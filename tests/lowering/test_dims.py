@@ -100,6 +100,9 @@ PROGRAMS = {
     ),
     "last_of_the_axis": (lambda x: (x[-1], jnp.roll(x, 1, 0), x[x.shape[0] // 2 :]), ((N, 3), F)),
     "axis_cut_at_a_size": (lambda x, y: jnp.roll(y, x.shape[0], 0), ((N,), F), ((5, 2), F)),
+    "place_in_an_axis_of_known_size": (
+        lambda x, y: y.at[x.shape[0] // 8].add(1.0)[::2], ((N,), F), ((9, 2), F),
+    ),
     "update_that_starts_behind_the_bounds": (
         lambda x, y: y.at[:, x.shape[0] - 1 :].add(1.0), ((N,), F), ((4, 3), F),
     ),
@@ -117,6 +120,9 @@ PROGRAMS = {
     "sort_beside_the_axis": (lambda x: jnp.sort(x, axis=1), ((N, 9), F)),
     "sort_along_the_axis": (
         lambda x: (jnp.sort(x, 0), jnp.argsort(-x, 0), jnp.sort(x.T), jnp.median(x, 0)), ((N, 3), F),
+    ),
+    "sort_and_update": (
+        lambda x: (jnp.argsort(x, 1).at[0].multiply(3), jnp.sort(x, 0).at[0].add(1)), ((N, 9), F),
     ),
     "fourier_along_the_axis": (
         lambda x: [jnp.abs(f(x, axis=0)) for f in (jnp.fft.fft, jnp.fft.rfft, jnp.fft.ifft)], ((N, 3), F),
@@ -146,6 +152,12 @@ PROGRAMS = {
         lambda x: lax.scan(recurrence, jnp.zeros(4), x, reverse=True), ((N, 4), F),
     ),
     "scan_carrying_the_axis": (lambda x: lax.scan(recurrence, x[0] * 0, x), ((5, N), F)),
+    "loop_to_the_size_in_a_loop": (
+        lambda x: lax.scan(
+            lambda c, _: (lax.fori_loop(0, x.shape[0], lambda i, s: 0.5 * s + i, c), None), 0.0, None, 3
+        )[0] + x,
+        ((N,), F),
+    ),
     "fori_loop_to_the_size": (lambda x: lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], 0.0), ((N,), F)),
     "while_loop": (
         lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 1.5), (0, x)), ((N, 2), F),
@@ -265,7 +277,7 @@ def test_a_bounded_size_is_equal_to_the_same_size_only():
     assert nest_together((a, 4), (a,)) and not nest_together((a, 4), (64,))
     assert not nest_together((a, 4), (b, 4)) and nest_together((a, b), (a,))
     assert not nest_together((4,), (a,)) and nest_together((4,), (4, a))
-    assert a != Bounded(64, 0, low=1)
+    assert a != Bounded(64, 0, N) and Bounded(64, 0, N).bounds == (1, 64)
 
 
 EMPTY = {
@@ -273,7 +285,12 @@ EMPTY = {
     "products": lambda x, i: (x @ x.T, x.T @ x, x @ jnp.ones((3, 2))),
     "ends": lambda x, i: (jnp.concatenate([x, jnp.ones((2, 3))]), jnp.pad(x, ((1, 1), (0, 0)))),
     "shapes": lambda x, i: (x[::-1], x.T, x.reshape(-1), x[: x.shape[0] // 2, 0]),
-    "sorted": lambda x, i: (jnp.sort(x, 0), jnp.argsort(x[:, 0])),
+    "sorted": lambda x, i: (
+        jnp.sort(x, 0),
+        jnp.argsort(x[:, 0]),
+        jnp.sort(x.at[i % 2].set(0), 1).at[i % 2].add(1.0),
+        jnp.sort(x[None], 2).at[0, i % 2].add(1.0),
+    ),
     "indexed": lambda x, i: (jnp.zeros(5).at[i].add(1.0), jax.nn.one_hot(i, 4)),
     "scatter_clipped": lambda x, i: x.at[jnp.arange(3)].add(2.0, mode="clip"),
     "loops": lambda x, i: lax.scan(lambda c, r: (c + r, c * 2), jnp.ones(3), x),
@@ -304,6 +321,19 @@ def test_effects_see_the_size_of_the_call(capsys):
         compiled(jnp.ones((n, 2)))
     jax.effects_barrier()
     assert capsys.readouterr().out == "1: [1.]\n3: [1. 1. 1.]\n"
+
+
+def test_a_program_inside_gets_the_sizes_of_its_own_arguments():
+    """Two calls with the same bounds have the same numbers, not the same sizes."""
+    n, m = Dim("n", 1, 20000), Dim("m", 1, 20000)
+    call = jax.function(precompile=True)(lambda x: (jnp.sin(jnp.exp(x)).sum(), jnp.sin(x[::-1])))
+    compiled_for(call, ((n,), F))
+    compiled = compiled_for(lambda x, y: (call(x), call(y)), ((n,), F), ((m,), F))
+    for sizes in ((1, 20000), (20000, 3), (17, 15000)):
+        args = [jnp.linspace(0, 1, k) for k in sizes]
+        for x, found in zip(args, compiled(*args), strict=True):
+            for got, want in zip(found, call(x), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
 def test_what_has_no_form_over_a_symbolic_axis_says_so():

@@ -91,7 +91,6 @@ class Executable:
             give_up(buffers[source])
         return outs
 
-
     def sized_for(self, dims: Mapping[Atom, int]) -> Sized:
         """What is known of a run once its dimensions are; kept for the next run with them."""
         key = tuple(dims.values())
@@ -107,7 +106,7 @@ class Executable:
                 of.update(shape=tuple(evaluate(s, dims) for s in of.shape)) for of in self.avals
             ]
             found = self.sized[key] = Sized(
-                self.lowered.sizes.values(dims),
+                self.lowered.sizes.values(dims)[: self.program.layout.dims],
                 avals,
                 [memory.pool.maker(*storage(a)) for a in avals],
             )

@@ -216,7 +216,12 @@ def sum_of_affine(fold: UOp, value: UOp, ranges: tuple[UOp, ...]) -> UOp | None:
     for r in ranges:
         k = dict(form[1]).get(r, 0)
         others: Form = (form[0], tuple((n, q) for n, q in form[1] if n is not r))
-        if limit(r) is not None or not k or not PLAIN.exact(form) or any(mentions(n, r) for n, _ in others[1]):
+        if (
+            limit(r) is not None
+            or not k
+            or not PLAIN.exact(form)
+            or any(mentions(n, r) for n, _ in others[1])
+        ):
             continue
         n = extent(r)
         total = PLAIN.plus((k * (n * (n - 1) // 2), ()), PLAIN.scale(others, n))

@@ -50,34 +50,36 @@ FAR = 1 << 40
 
 
 class Bounded(int):
-    """The upper bound of a size that is known at run time: size `number` of the program, >= `low`.
+    """The upper bound of a size that is known at run time: `size`, with a number in the program.
 
-    Equal only to the same size: an axis of 64 and one of at most 64 are not interchangeable.
+    Equal only to the same size: an axis of 64 and one of at most 64 are not interchangeable, nor
+    are bodies over other sizes with the same numbers and bounds, whose programs are theirs alone.
     """
 
     number: int
-    low: int
+    size: DimExpr | None
 
-    def __new__(cls, bound: int, number: int, low: int = 0) -> Bounded:
+    def __new__(cls, bound: int, number: int, size: DimExpr | None = None) -> Bounded:
         made = super().__new__(cls, bound)
-        made.number, made.low = number, low
+        made.number, made.size = number, size
         return made
 
     @property
     def bounds(self) -> tuple[int, int]:
         """Inclusive bounds, as a DimExpr has them."""
-        return self.low, int(self)
+        return 0 if self.size is None else self.size.bounds[0], int(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Bounded):
             return False
-        return self.number == other.number and self.bounds == other.bounds
+        same = self.number == other.number and int(self) == int(other)
+        return same and self.size is other.size
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((*self.bounds, self.number))
+        return hash((int(self), self.number, self.size))
 
     def __repr__(self) -> str:
         return f"d{self.number}<={int(self)}"
@@ -86,7 +88,7 @@ class Bounded(int):
         return f"d{self.number}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Bounded, (int(self), self.number, self.low)
+        return Bounded, (int(self), self.number, self.size)
 
 
 def limit_of(size: int) -> UOp | None:
@@ -144,6 +146,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self.numbers: dict[DimExpr, int] = {}
+        self.forms: dict[DimExpr, DimExpr] = {}
 
     def __bool__(self) -> bool:
         return bool(self.numbers)
@@ -151,17 +154,25 @@ class Sizes:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def form(self, size: DimExpr) -> DimExpr:
+        """The first size with a number that is equal to this one: two forms may be."""
+        found = self.forms.get(size)
+        if found is None:
+            equal = (known for known in self.numbers if bounds_of(known - size) == (0, 0))
+            found = self.forms[size] = next(equal, size)
+        return found
+
     def number(self, size: DimExpr) -> int:
         """The number of a size, the next one if it is new."""
-        return self.numbers.setdefault(size, len(self.numbers))
+        return self.numbers.setdefault(self.form(size), len(self.numbers))
 
     def bounded(self, size: Size) -> int:
         """A size as the lowering sees it."""
         if not is_symbolic(size):
             return int(size)
         # At least 2, so that no pass takes the axis for one without loop.
-        low, high = bounds_of(size)
-        return Bounded(max(2, high), self.number(size), low)
+        size = self.form(size)
+        return Bounded(max(2, largest(size)), self.number(size), size)
 
     def of(self, number: int) -> DimExpr:
         """The size with a number."""
@@ -196,11 +207,20 @@ def dense_shape(shape: Sequence[Size]) -> tuple[Size, ...]:
 
 def is_symbolic_body(body: UOp) -> bool:
     """Whether a flat body has symbolic sizes."""
-    return any(_mentions(n) for n in toposort(body.src))
+    found: bool | None = body.derived.get("is_symbolic")
+    if found is None:
+        nodes = toposort(body.src)
+        found = any(_mentions(n) or any(map(is_symbolic_body, n.bodies)) for n in nodes)
+        body.derived["is_symbolic"] = found
+    return found
 
 
 def _mentions(n: UOp) -> bool:
     if n.op is Op.DIM:
+        return True
+    if n.op in (Op.SLICE, Op.PAD) and any(is_symbolic(v) for part in n.arg for v in part):
+        return True
+    if n.op is Op.SCAN and is_symbolic(n.arg.length):
         return True
     avals = n.aval.elts if isinstance(n.aval, TupleAval) else (n.aval,)
     return any(is_symbolic(s) for a in avals for s in a.shape)
@@ -245,12 +265,9 @@ class _Bounder:
         return [self.dense(o) for o in body.src]
 
     def dense(self, out: UOp) -> UOp:
-        """A result as it is returned; routines do not write it themselves."""
+        """A result as it is returned."""
         shape = out.aval.shape
-        x = self.done[out]
-        if any(map(is_symbolic, shape)) and out.op is Op.GETTUPLE and out.src[0].op is Op.SORT:
-            x = self.copied(x, shape)
-        return self.reshape(x, shape, dense_shape(shape))
+        return self.reshape(self.done[out], shape, dense_shape(shape))
 
     def inner(self, body: UOp) -> UOp:
         """The body of a loop or branch: values are laid out as in the program around it."""
@@ -318,11 +335,6 @@ class _Bounder:
         )
         vectors = UOp(Op.RESHAPE, (index,), (*index.aval.shape, 1))
         return UOp(Op.GATHER, (x, vectors), info)
-
-    def copied(self, x: UOp, shape: Sequence[Size]) -> UOp:
-        """x in memory of the program: what a routine may read and write up to the bounds."""
-        axis = next(i for i, s in enumerate(shape) if is_symbolic(s))
-        return self.take(x, axis, self.iota_along((x.aval.shape[axis],), 0))
 
     # --- reshapes -------------------------------------------------------------------------------
 
@@ -410,10 +422,6 @@ def _is_regular(before: Sequence[Size], after: Sequence[Size]) -> bool:
 Src = tuple[UOp, ...]
 
 
-def _same_arg(self: _Bounder, n: UOp, src: Src) -> UOp:
-    return UOp(n.op, src, n.arg)
-
-
 def _iota(self: _Bounder, n: UOp, src: Src) -> UOp:
     of, axis = n.arg
     return UOp(Op.IOTA, (), (self.aval(of), axis))
@@ -480,6 +488,8 @@ def _along_axis(mask: UOp, axis: int, shape: Sequence[int]) -> UOp:
 def _pad(self: _Bounder, n: UOp, src: Src) -> UOp:
     x, fill = src
     shape = n.src[0].aval.shape
+    if any(not is_symbolic(size) and size == 0 for size in shape):
+        return UOp(Op.EXPAND, (fill,), (self.sizes.shape(n.aval.shape), ()))
     plain = []
     for axis, (lo, hi, interior) in enumerate(n.arg):
         size = shape[axis]
@@ -633,10 +643,8 @@ def _dot(self: _Bounder, n: UOp, src: Src) -> UOp:
     return made if perm == tuple(range(len(perm))) else UOp(Op.PERMUTE, (made,), perm)
 
 
-def _index_parts(
-    self: _Bounder, vectors: UOp, axes: Sequence[int], lasts: Sequence[Size | None], mode: str
-) -> UOp:
-    """Index vectors for axes whose greatest start is symbolic (None: leave them).
+def _index_parts(self: _Bounder, vectors: UOp, lasts: Sequence[Size | None], mode: str) -> UOp:
+    """Index vectors whose greatest starts are symbolic, component by component (None: leave it).
 
     "clip" moves them inside; otherwise those outside get FAR.
     """
@@ -670,7 +678,7 @@ def _gather(self: _Bounder, n: UOp, src: Src) -> UOp:
     vectors = src[1]
     if any(last is not None for last in lasts):
         mode = "fill" if g.mode == "fill" else "clip"
-        vectors = _index_parts(self, vectors, g.start_index_map, lasts, mode)
+        vectors = _index_parts(self, vectors, lasts, mode)
     return UOp(Op.GATHER, (src[0], vectors, *src[2:]), info)
 
 
@@ -690,11 +698,11 @@ def _scatter(self: _Bounder, n: UOp, src: Src) -> UOp:
     if s.mode == "clip" and any(last is not None and bounds_of(last)[0] < 0 for last in lasts):
         # Clipped into an axis of no elements an index is outside: clip here, then drop.
         every = [shape[a] - window.get(a, 1) for a in axes]
-        vectors = _index_parts(self, vectors, axes, every, "clip")
+        vectors = _index_parts(self, vectors, every, "clip")
         s = replace(s, mode="fill")
     if any(last is not None for last in lasts):
         mode = "clip" if s.mode == "clip" else "fill"
-        vectors = _index_parts(self, vectors, axes, lasts, mode)
+        vectors = _index_parts(self, vectors, lasts, mode)
     return UOp(Op.SCATTER, (src[0], vectors, src[2]), s)
 
 
@@ -759,11 +767,6 @@ def _random_bits(self: _Bounder, n: UOp, src: Src) -> UOp:
     return self.reshape(made, (*lead, *dense), (*lead, *shape))
 
 
-def _sort(self: _Bounder, n: UOp, src: Src) -> UOp:
-    shape = n.operands[0].aval.shape
-    return UOp(Op.SORT, tuple(self.copied(x, shape) for x in src), n.arg)
-
-
 def with_sizes(x: Any, of: Callable[[Any], int]) -> Any:
     """The arg of a routine with `of` of its sizes: those of avals in it, and those that it names."""
     if is_symbolic(x) or isinstance(x, Bounded):
@@ -826,7 +829,7 @@ def _call(self: _Bounder, n: UOp, src: Src) -> UOp:
 SAME = frozenset(
     {
         Op.PERMUTE, Op.REDUCE, Op.ARGREDUCE, Op.REMAT, Op.OPTIMIZATION_BARRIER, Op.WHILE, Op.COND,
-        Op.TUPLE,
+        Op.TUPLE, Op.SORT,
     }
 )  # fmt: skip
 """Ops that only need their sources bounded; so do elementwise ones."""
@@ -847,7 +850,6 @@ RULES: dict[Op, Callable[[_Bounder, UOp, Src], UOp]] = {
     Op.DYNAMIC_SLICE: _dynamic_slice,
     Op.DYNAMIC_UPDATE: _dynamic_update,
     Op.RANDOM_BITS: _random_bits,
-    Op.SORT: _sort,
     Op.FFT: _fft,
     Op.HOST_CALL: _routine,
     Op.CALLBACK: _routine,

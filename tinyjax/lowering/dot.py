@@ -235,7 +235,9 @@ def _partial(spec: DotSpec, schedule: DotSchedule) -> Workspace:
             return int(p[BATCH] * p[SPLITS] * rows * columns) * size
         if p[K] <= p[K_BLOCK]:
             return 0
-        block: int = ceil_div(rows, max(p[ROW_BLOCKS], 1)) * ceil_div(columns, max(p[COL_BLOCKS], 1))
+        block: int = ceil_div(rows, max(p[ROW_BLOCKS], 1)) * ceil_div(
+            columns, max(p[COL_BLOCKS], 1)
+        )
         return _chunks(p) * block * size
 
     return Workspace(spec.workspace_slot + 2, nbytes)

@@ -459,9 +459,7 @@ class Nest:
                     steps = str(line.extent)
                     if line.limit is not None:
                         steps = f"min({name(line.limit)}, {steps})"
-                    out.append(
-                        f"{indent}for {name(line.range)} in {steps} {line.kind}{width}:"
-                    )
+                    out.append(f"{indent}for {name(line.range)} in {steps} {line.kind}{width}:")
                     show(line.lines, indent + "  ", line)
                 elif isinstance(line, Accumulate):
                     inside = ", ".join(name(s) for s in fold_operands(line.fold))

@@ -196,9 +196,7 @@ def plan(
 class _Planner:
     """Walks the scheduled groups of a body and, inside loops, of its bodies."""
 
-    def __init__(
-        self, body: UOp, num_inputs: int, owned: frozenset[int], sizes: Sizes
-    ) -> None:
+    def __init__(self, body: UOp, num_inputs: int, owned: frozenset[int], sizes: Sizes) -> None:
         self.sizes = sizes
         self.clock = 0
         self.arena: list[Slot] = []

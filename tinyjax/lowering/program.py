@@ -498,8 +498,9 @@ class _Builder:
             case planning.Nested(body, slots):
                 # Building a program adds sizes to its own, so they are looked up here.
                 inner = lower(body, len(slots) - len(body.src)).sizes.numbers
-                sizes = tuple([self.sizes.number(size) for size in inner])
                 number = self.program_numbers[body]
+                taken = list(inner)[: self.programs[number].layout.dims]
+                sizes = tuple([self.sizes.number(size) for size in taken])
                 return [rt.CallProgram(number, self.slots(slots), self.scratch(0), sizes)]
             case planning.Move(dst, src, nbytes):
                 return [rt.Copy(numbers[dst], numbers[src], self.operand(nbytes))]

@@ -32,7 +32,11 @@ INSERTION = 40
 """Rows up to this length are sorted by insertion: a radix pass touches 256 counters."""
 MAX_TASKS = 64
 CYCLES_PER_ELEMENT = 40.0
-COUNT, STRIDE, ROWS, ROWS_PER_TASK, REGION, KEYS_B, ORDER_A, ORDER_B, COUNTERS, LENGTH = range(10)
+COUNT, STRIDE, ROWS, ROWS_PER_TASK, REGION, KEYS_B, ORDER_A, ORDER_B, COUNTERS, SIZE, PER_SIZE = (
+    range(11)
+)
+FIELDS = {"": SIZE, "length": SIZE + 1, "rows": PER_SIZE + 1}
+"""How many parameters there are, by what is symbolic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +69,13 @@ class SortKernel(Kernel):
             places.append(places[-1] + -(-nbytes // 64) * 64)
         per_task = -(-rows // max(tasks, 1))
         params: tuple[int, ...] = (count, stride, rows, per_task, places[5], *places[1:5])
+        lead, sized = next((s for s in shape if s != 1), 1), ""
         if isinstance(count, Bounded):
-            params += (count.number,)
+            params, sized = (*params, count.number), "length"
+        elif isinstance(lead, Bounded):  # results have no memory behind it
+            params, sized = (*params, lead.number, rows // lead), "rows"
         dtypes_of = tuple(a.dtype for a in self.avals)
-        ir = emit_sort(
-            dtypes_of, self.num_keys, count > INSERTION, sized=isinstance(count, Bounded)
-        )
+        ir = emit_sort(dtypes_of, self.num_keys, count > INSERTION, sized)
         total = -(-rows // max(per_task, 1))
         cycles = CYCLES_PER_ELEMENT * self.avals[0].size * len(self.avals)
         how = "radix" if count > INSERTION else "insertion"
@@ -195,20 +200,24 @@ def _load_key(b: Function, part: _Part, address: Value, wide: Type) -> Value:
 # --- code ---------------------------------------------------------------------------------------
 
 
-def emit_sort(operands: tuple[Any, ...], num_keys: int, radix: bool, sized: bool = False) -> str:
-    """The IR of a sort of operands of these dtypes; `sized`: rows end where a size says."""
+def emit_sort(operands: tuple[Any, ...], num_keys: int, radix: bool, sized: str = "") -> str:
+    """The IR of a sort of operands of these dtypes; `sized`: the "length" of rows or the
+    number of "rows" is that of the run's size."""
     module = Module()
     b = module.function("k", [("slots", PTR), ("dims", PTR), ("lo", I64), ("hi", I64)])
     slots, dims, lo, hi = b.args
     count = len(operands)
     where = [b.load(PTR, b.gep(PTR, slots, i)) for i in range(2 * count + 2)]
     scratch, params = where[2 * count], where[2 * count + 1]
-    size = [b.load(I64, b.gep(I64, params, i)) for i in range(LENGTH + 1 if sized else LENGTH)]
+    size = [b.load(I64, b.gep(I64, params, i)) for i in range(FIELDS[sized])]
     n, stride = size[COUNT], size[STRIDE]
-    length = b.load(I64, b.gep(I64, dims, size[LENGTH])) if sized else n
-    rows = size[ROWS]
+    length, rows = n, size[ROWS]
     if sized:
-        rows = b.select(b.cmp("sgt", length, 0), rows, const(I64, 0))
+        actual = b.load(I64, b.gep(I64, dims, size[SIZE]))
+        if sized == "length":
+            length, rows = actual, b.select(b.cmp("sgt", actual, 0), rows, const(I64, 0))
+        else:
+            rows = b.mul(actual, size[PER_SIZE])
     with b.loop(lo, hi) as task:
         region = b.gep(I8, scratch, b.mul(task.index, size[REGION]))
         first = b.mul(task.index, size[ROWS_PER_TASK])

@@ -9,6 +9,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import is_symbolic, maximum
 from tinyjax.core.matrices import across, adjoint, eye
 from tinyjax.core.matrices import matmul as mm
 from tinyjax.core.shapes import broadcast_shapes
@@ -214,7 +215,7 @@ def det(a: ArrayLike) -> Array:
     """Determinant; explicit formulas up to 3 by 3, else by LU."""
     n = matrices("det", a, square=True)
     size = n.shape[-1]
-    if size > 3:
+    if is_symbolic(size) or size > 3:
         return determinant(finish(n))  # type: ignore[no-any-return]
     if size == 0:
         return finish(b.full(n.shape[:-2], b.like(n, 1)))
@@ -328,10 +329,11 @@ def lstsq_nodes(
     q = b.unsqueeze(q, 1) if vector else q
     rows, cols = p.shape
     eps = float(dtypes.finfo(p.dtype).eps)
-    cutoff = eps * max(rows, cols) if rcond is None else (eps if rcond < 0 else rcond)
+    factor = maximum(rows, cols) if rcond is None else 1
+    cutoff = eps if rcond is None or rcond < 0 else rcond
     u, s, vh = (y.node for y in lapack.svd(finish(p), full_matrices=False))
     top = b.slice_axis(s, 0, 0, 1)
-    keep = b.ge(s, b.mul(b.expand(top, s.shape, (0,)), b.like(s, cutoff)))
+    keep = b.ge(s, b.mul(b.expand(top, s.shape, (0,)), b.mul(b.like(s, cutoff), b.like(s, factor))))
     rank = b.sum_(b.cast(keep, b.INT32), (0,))
     inverse = b.where(keep, b.reciprocal(b.where(keep, s, b.like(s, 1))), b.like(s, 0))
     projected = mm(adjoint(u), q)
