@@ -479,7 +479,8 @@ def jit(
     their memory to the results. With `max_traces=n`, tracing an (n+1)-th signature raises with the
     difference. Usable as a decorator with or without arguments, on functions and methods.
     `dynamic_shapes` gives axes of arguments symbolic sizes, for which the function is traced and
-    compiled once: `{"tokens": {1: Dim("n", 1, 4096)}}` (engine/sized.py).
+    compiled once: `{"tokens": {1: Dim("n", 1, 4096)}}` (engine/sized.py). Donated arguments are then
+    kept.
     Accepted without effect: `in_shardings`, `out_shardings`, `device` and `backend` (there is one
     device), `compiler_options` (XLA's), `keep_unused` (arguments are never dropped).
     Raises: TypeError for a leaf that is not an array (with its path); JAX's tracer errors when
