@@ -461,15 +461,16 @@ def gather(x: UOp, indices: UOp, info: GatherInfo, fill: UOp | None = None) -> U
 
 
 def take(x: UOp, positions: UOp, axis: int) -> UOp:
-    """The slices at a vector of positions, which lie inside of the axis."""
+    """The slices at positions inside of an axis; the axes of the positions take its place."""
+    rank = positions.aval.ndim
     info = GatherInfo(
-        offset_dims=tuple(i for i in range(x.aval.ndim) if i != axis),
+        offset_dims=tuple(i if i < axis else i + rank - 1 for i in range(x.aval.ndim) if i != axis),
         collapsed_slice_dims=(axis,),
         start_index_map=(axis,),
         slice_sizes=tuple(1 if i == axis else s for i, s in enumerate(x.aval.shape)),
         mode="promise_in_bounds",
     )
-    return gather(x, unsqueeze(positions, 1), info)
+    return gather(x, unsqueeze(positions, rank), info)
 
 
 def scatter(x: UOp, indices: UOp, updates: UOp, info: ScatterInfo) -> UOp:

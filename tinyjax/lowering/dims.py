@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core.avals import Aval, TupleAval, aval
+from tinyjax.core.build import take
 from tinyjax.core.dims import (
     Atom,
     DimExpr,
@@ -322,20 +323,6 @@ class _Bounder:
         """int64 positions along an axis."""
         return UOp(Op.IOTA, (), (aval(tuple(shape), INT64), axis))
 
-    def take(self, x: UOp, axis: int, index: UOp) -> UOp:
-        """The elements of x at int64 positions along an axis, in place of it."""
-        shape, rank = x.aval.shape, index.aval.ndim
-        offset = tuple(i if i < axis else i + rank - 1 for i in range(len(shape)) if i != axis)
-        info = GatherInfo(
-            offset_dims=offset,
-            collapsed_slice_dims=(axis,),
-            start_index_map=(axis,),
-            slice_sizes=tuple(1 if i == axis else s for i, s in enumerate(shape)),
-            mode="promise_in_bounds",
-        )
-        vectors = UOp(Op.RESHAPE, (index,), (*index.aval.shape, 1))
-        return UOp(Op.GATHER, (x, vectors), info)
-
     # --- reshapes -------------------------------------------------------------------------------
 
     def reshape(self, x: UOp, old: Sequence[Size], new: Sequence[Size]) -> UOp:
@@ -378,7 +365,7 @@ class _Bounder:
         joined_shape = (*before, whole, *after)
         if x.aval.shape != joined_shape:
             x = UOp(Op.RESHAPE, (x,), joined_shape)
-        return self.take(x, axis, place)
+        return take(x, place, axis)
 
 
 def times(x: UOp, y: UOp) -> UOp:
@@ -438,7 +425,7 @@ def _expand(self: _Bounder, n: UOp, src: Src) -> UOp:
 
 def _along(self: _Bounder, x: UOp, axis: int, index: Callable[[UOp], UOp], size: Size) -> UOp:
     """x at `index(position)` for each position of an axis that now has `size`."""
-    return self.take(x, axis, index(self.iota_along(self.sizes.shape((size,)), 0)))
+    return take(x, index(self.iota_along(self.sizes.shape((size,)), 0)), axis)
 
 
 def _slice(self: _Bounder, n: UOp, src: Src) -> UOp:
@@ -508,7 +495,7 @@ def _pad(self: _Bounder, n: UOp, src: Src) -> UOp:
             odd = UOp(Op.MOD, (at, step))
             here = UOp(Op.AND, (here, UOp(Op.CMPEQ, (odd, const(0, INT64)))))
             at = UOp(Op.IDIV, (at, step))
-        x = self.take(x, axis, _clamped(at, self.scalar(size - 1)))
+        x = take(x, _clamped(at, self.scalar(size - 1)), axis)
         x = UOp(Op.WHERE, (_along_axis(here, axis, x.aval.shape), x, fill))
     if all(p == (0, 0, 0) for p in plain):
         return x
@@ -528,7 +515,7 @@ def _concat(self: _Bounder, n: UOp, src: Src) -> UOp:
         if not is_symbolic(size) and size == 0:
             continue
         own = UOp(Op.SUB, (at, self.scalar(start)))
-        part = self.take(x, axis, _clamped(own, self.scalar(size - 1)))
+        part = take(x, _clamped(own, self.scalar(size - 1)), axis)
         if made is not None:
             here = UOp(Op.CMPLT, (at, self.scalar(start + size)))
             part = UOp(Op.WHERE, (_along_axis(here, axis, part.aval.shape), part, made))
@@ -544,7 +531,7 @@ def _window(self: _Bounder, n: UOp, src: Src) -> UOp:
     shape = self.sizes.shape((n.aval.shape[axis], size))
     at = times(self.iota_along(shape, 0), const(stride, INT64))
     at = UOp(Op.ADD, (at, times(self.iota_along(shape, 1), const(dilation, INT64))))
-    made = self.take(src[0], axis, at)
+    made = take(src[0], at, axis)
     rank = made.aval.ndim
     perm = tuple(i for i in range(rank) if i != axis + 1) + (axis + 1,)
     return made if perm == tuple(range(rank)) else UOp(Op.PERMUTE, (made,), perm)
@@ -750,7 +737,7 @@ def _dynamic_update(self: _Bounder, n: UOp, src: Src) -> UOp:
         start = start if start.aval.dtype == INT64 else UOp(Op.CAST, (start,), (INT64, False))
         start = _clamped(start, self.scalar(size - part))
         at = UOp(Op.SUB, (self.iota_along(self.sizes.shape((size,)), 0), start))
-        update = self.take(update, axis, _clamped(at, self.scalar(part - 1)))
+        update = take(update, _clamped(at, self.scalar(part - 1)), axis)
         here = _inside(at, const(0, INT64), self.scalar(part))
         here = _along_axis(here, axis, x.aval.shape)
         whole = here if whole is None else UOp(Op.AND, (whole, here))
