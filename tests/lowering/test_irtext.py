@@ -51,7 +51,7 @@ def integer_function(body: Any, count: int = 1) -> Any:
     return compiled(module, "f", ctypes.c_int64, *[ctypes.c_int64] * count)
 
 
-def test_a_loop_is_rotated_with_a_guard_and_equal_addresses_are_written_once() -> None:
+def test_a_loop_is_rotated_and_holds_what_changes_and_equal_addresses_are_written_once() -> None:
     module = Module()
     b = module.function("saxpy", [("x", PTR), ("y", PTR), ("a", F32), ("count", I64)])
     x, y, a, count = b.args
@@ -65,6 +65,8 @@ def test_a_loop_is_rotated_with_a_guard_and_equal_addresses_are_written_once() -
 define void @saxpy(ptr %x, ptr %y, float %a, i64 %count) nounwind {
 entry:
   %v3 = icmp slt i64 0, %count
+  %v9 = insertelement <4 x float> poison, float %a, i32 0
+  %v10 = shufflevector <4 x float> %v9, <4 x float> poison, <4 x i32> zeroinitializer
   br i1 %v3, label %loop.1, label %done.2
 loop.1:
   %v4 = phi i64 [ 0, %entry ], [ %v12, %loop.1 ]
@@ -72,8 +74,6 @@ loop.1:
   %v6 = load <4 x float>, ptr %v5, align 4
   %v7 = getelementptr float, ptr %x, i64 %v4
   %v8 = load <4 x float>, ptr %v7, align 4
-  %v9 = insertelement <4 x float> poison, float %a, i32 0
-  %v10 = shufflevector <4 x float> %v9, <4 x float> poison, <4 x i32> zeroinitializer
   %v11 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v10, <4 x float> %v8, <4 x float> %v6)
   store <4 x float> %v11, ptr %v5, align 4
   %v12 = add i64 %v4, 4
@@ -85,6 +85,37 @@ done.2:
 declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)
 """
     )
+
+
+def test_what_does_not_change_in_a_loop_is_written_before_it() -> None:
+    module = Module()
+    b = module.function("f", [("y", PTR), ("stride", I64), ("rows", I64), ("divisor", I64)])
+    y, stride, rows, divisor = b.args
+    with b.loop(0, rows) as row, b.loop(0, 8) as col:
+        with b.if_(b.cmp("ne", divisor, 0)):  # once before both loops, not for each element
+            start = b.add(b.mul(row.index, stride), b.mul(stride, 3))  # 3*stride before both
+            start = b.add(start, b.udiv(row.index, 5))  # for each row
+            start = b.add(start, b.udiv(stride, divisor))  # may trap: where it stands
+            b.store(col.index, b.gep(I64, y, b.add(start, col.index)))
+    b.ret()
+    entry, outer, inner = module.text().split("\nloop.")
+    assert "icmp ne" in entry and "mul i64 %stride, 3" in entry
+    assert outer.count(" mul i64") == 1 and ", 5" in outer and outer.count(" add i64") >= 2
+    assert "udiv i64 %stride, %divisor" in inner and " mul " not in inner
+
+
+def test_a_value_before_a_loop_is_reused_in_the_next_loop_only_where_it_is_known() -> None:
+    def twice(b: Function, n: Value, m: Value) -> Value:
+        total = const(I64, 0)
+        for _ in range(2):
+            with b.if_(b.cmp("sgt", n, 0)) as branch:
+                with b.loop(0, n, carried=[total]) as loop:
+                    loop.next(b.add(loop.carried[0], b.mul(b.mul(m, 3), m)))
+            total = branch.join(loop.results[0], total)
+        return total
+
+    f = integer_function(twice, 2)
+    assert [f(n, 2) for n in (-1, 0, 1, 4)] == [0, 0, 24, 96]
 
 
 def test_loops_nest_carry_values_and_may_run_no_time() -> None:

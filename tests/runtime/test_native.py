@@ -35,10 +35,10 @@ def test_the_module_compiles_for_each_machine(machine, pool, sigint):
         target = cpu.Target(TRIPLES[machine], "", "")
         made = cpu._machine(target)
         text = native_ir(machine, pool=pool, sigint=sigint)
-        module = cpu._parse(llvm, text, "native", target, made)
-        cpu._run_passes(llvm, module, made, "scalar")
-        assembly = made.emit_assembly(module)
-        needed = set(loader.undefined_symbols(made.emit_object(module)))
+        with cpu._parsed(llvm, text, "native", target, made) as module:
+            cpu._run_passes(llvm, module, made, "scalar")
+            assembly = made.emit_assembly(module)
+            needed = set(loader.undefined_symbols(made.emit_object(module)))
     assert ("pause" in assembly or "yield" in assembly or "hint" in assembly) == pool
     assert ("sigaction" in assembly) == sigint
     assert needed <= SYMBOLS

@@ -37,6 +37,7 @@ from tinyjax.lowering.irtext import (
     Module,
     Type,
     Value,
+    const,
     vec,
     zero,
 )
@@ -126,6 +127,20 @@ class Kernel:
         """Call this function from the kernel it belongs to."""
         within.b.call(self.name, VOID, [within.slots, within.dims, *args])
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether the last tile of rows is a whole one that overlaps the one before."""
+        return self.nest.schedule.tail == 0
+
+    def panel_rows(self, panel: Value) -> tuple[Value, Value, Value]:
+        """(row, lo, hi): rows row + lo .. row + hi of C are those of a panel of rows."""
+        b, schedule = self.b, self.nest.schedule
+        start = b.mul(panel, schedule.mr)
+        if not self.overlaps:
+            return start, const(I64, 0), b.smin(b.sub(self.m, start), schedule.mr)
+        row = b.smin(start, b.sub(self.m, schedule.mr))
+        return row, b.sub(start, row), const(I64, schedule.mr)
+
     def units(self, k: Value) -> Value:
         """Whole groups in k elements."""
         return self.b.udiv(k, self.nest.schedule.group)
@@ -205,8 +220,10 @@ class Side:
         row, col = (mn, k) if self.is_a else (k, mn)
         axis: Axis = "col" if along_k == self.is_a else "row"
         if isinstance(self.load, Computed):
-            # Blocks of K start at multiples of a vector, and so do panels of whole vectors.
-            aligned = along_k or self.tile % width == 0
+            # Blocks of K start at multiples of a vector, and so do panels of whole vectors but for
+            # the last one of rows, if it overlaps.
+            moved = self.is_a and kernel.overlaps
+            aligned = along_k or (self.tile % width == 0 and not moved)
             return self.load(kernel.b, batch, row, col, width, axis, mask, aligned, inside)
         return self.load(kernel.b, batch, row, col, width, axis, mask)
 

@@ -118,11 +118,11 @@ def epilogue_of(body: UOp, accumulate: Any, target: Target) -> Epilogue:
     part = contraction_of(body, accumulate)
     stores = [end.src[0] for end in part.sink.src]
     order = toposort([part.sink])
-    slots_used = sorted({n.arg[0] for n in order if n.op is Op.PARAM})
+    product_slot = part.product.src[0].src[0].arg[0]
+    slots_used = sorted({n.arg[0] for n in order if n.op is Op.PARAM} - {product_slot})
 
     def open(b: IRBuilder, slots: Value, params: Value) -> Any:
-        product_slot = part.product.src[0].src[0].arg[0]
-        pointers = {i: slot_pointer(b, slots, i) for i in slots_used if i != product_slot}
+        pointers = {i: slot_pointer(b, slots, i) for i in slots_used}
         expressions = Expressions(b, target, pointers, stores)
 
         def store(
@@ -138,7 +138,8 @@ def epilogue_of(body: UOp, accumulate: Any, target: Target) -> Epilogue:
         return store
 
     arithmetic = sum(n.op in ELEMENTWISE and n.aval.dtype != np.int64 for n in order)
-    return Epilogue(open, "col", inline=arithmetic <= 2)
+    only_writes = len(slots_used) == len(stores)
+    return Epilogue(open, "col", inline=arithmetic <= 2, repeatable=only_writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,9 @@ class DotKernel(Kernel):
         limits = {i: s.number for i, s in given.items() if isinstance(s, Bounded)}
         batch, m, n, k = map(int, given.values())
         spec = DotSpec("k", accumulate, facts, workspace, workspace + 3, limits)
-        schedule = choose_schedule(facts, accumulate, a, b, out, batch=batch, m=m, n=n, k=k)
+        schedule = choose_schedule(
+            facts, accumulate, a, b, out, batch=batch, m=m, n=n, k=k, varying=tuple(limits)
+        )
         params = dot_params(schedule, batch, m, n, k) + tuple(sizes.values)
         steps = gemm_kernels(spec, schedule, a, b, out)
         scratch = [0, 0, 0]

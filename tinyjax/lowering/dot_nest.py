@@ -56,24 +56,26 @@ class Finish:
     """The function that takes a tile from its buffer to where it belongs.
 
     It adds what earlier blocks of K left at `sums`, then leaves the total there or stores it by the
-    epilogue, which is written once, in a loop over rows and vectors.
+    epilogue, which is written once, in a loop over rows and, if it is long, vectors.
     """
 
-    def __init__(self, main: Kernel, blocked: bool, split: bool, ragged: bool) -> None:
+    def __init__(
+        self, main: Kernel, blocked: bool, split: bool, inline: bool, width: int, ragged: bool
+    ) -> None:
         nest = main.nest
-        names = ("sums", "batch", "row", "col", "height", "width", "left", "first", "last")
+        names = ("sums", "batch", "row", "col", "skip", "height", "left", "first", "last")
         array = nest.schedule.mr * nest.schedule.nr * nest.acc.nbytes
-        self.kernel = kernel = Kernel(
-            nest, "_finish_edge" if ragged else "_finish", main, names, array
-        )
+        suffix = f"_finish{width}_edge" if ragged else f"_finish{width}"
+        self.kernel = kernel = Kernel(nest, suffix, main, names, array)
         b, acc, schedule = kernel.b, nest.acc, nest.schedule
-        sums, batch, row, col, height, width, left, first, last, tile = kernel.extra
+        sums, batch, row, col, skip, height, left, first, last, tile = kernel.extra
         lanes = schedule.lanes if schedule.kind == "outer" else 1
         wide = vec(acc, lanes)
         store = None if split else nest.out.open(b, kernel.slots, kernel.params)
         partial = kernel.workspace(nest.partial_slot) if blocked else tile
-        with b.loop(0, height) as down, b.loop(0, width, lanes) as across:
-            at = b.add(b.mul(down.index, schedule.nr), across.index)
+
+        def vector(down: Value, across: Value) -> None:
+            at = b.add(b.mul(down, schedule.nr), across)
             x = b.load(wide, b.gep(acc, tile, at), align=wide.nbytes)
             place = b.gep(acc, partial, b.add(sums, at))
             if blocked:
@@ -87,8 +89,8 @@ class Finish:
                 assert store is not None
                 mask = None
                 if ragged:
-                    mask = b.first_lanes(b.sub(left, across.index), lanes)
-                store(b, batch, b.add(row, down.index), b.add(col, across.index), x, "col", mask)
+                    mask = b.first_lanes(b.sub(left, across), lanes)
+                store(b, batch, b.add(row, down), b.add(col, across), x, "col", mask)
 
             if not blocked:
                 emit(x)
@@ -99,6 +101,14 @@ class Finish:
                     emit(x)
                 with branch.otherwise():
                     b.store(x, place, align=wide.nbytes)
+
+        with b.loop(skip, height) as down:
+            if inline and not blocked:
+                for at in range(0, width, lanes):
+                    vector(down.index, const(I64, at))
+            else:
+                with b.loop(0, width, lanes) as across:
+                    vector(down.index, across.index)
         b.ret()
 
 
@@ -122,15 +132,18 @@ class _Main:
         self.b_base = None if schedule.pack_b == "none" else kernel.workspace(nest.b_slot)
         self.partial = kernel.workspace(nest.partial_slot) if self.blocked else None
         self.inline = nest.out.inline and not self.split
-        self.direct = self.inline and not self.blocked
         self.vector = schedule.lanes if schedule.kind == "outer" else 1
+        # Where a tile overlaps the one before, what is stored twice must be repeatable.
+        self.once = kernel.overlaps and not nest.out.repeatable
+        small = schedule.mr * schedule.nr <= STREAMED_TILE * self.vector
+        self.direct = self.inline and not self.blocked and (small or not self.once)
         self.copiers: dict[bool, Kernel] = {}
         self.rows_copier: Kernel | None = None
         self.a_rows: Rows | None = None
         self.a_panel: Callable[[Value], Value] | None = None  # address of a packed panel
         self.b_panel: Callable[[Value], Value] | None = None
         self.buffer: Value | None = None
-        self.finishers: dict[bool, Finish] = {}
+        self.finishers: dict[tuple[int, bool], Finish] = {}
         if not self.direct:
             self.buffer = b.alloca(nest.acc, schedule.mr * schedule.nr)
 
@@ -141,22 +154,20 @@ class _Main:
 
     # -- what happens to a tile ------------------------------------------------------------
 
-    def partial_at(self, block: Block, row: Value, panel: Value, offset: Value) -> Value:
-        """Where the partial sums of row `row`, column panel `panel`, from column `offset` are."""
+    def partial_at(self, block: Block, here: Place) -> Value:
+        """Where the partial sums of a tile are."""
         b, kernel, schedule = self.b, self.kernel, self.schedule
-        row_panel = b.udiv(row, schedule.mr)
-        inside = b.sub(row, b.mul(row_panel, schedule.mr))
-        within = b.add(b.mul(inside, schedule.nr), offset)
+        within = b.add(b.mul(here.row_offset, schedule.nr), here.offset)
         size = schedule.mr * schedule.nr
         if self.split:
             at = b.add(b.mul(block.split, kernel.batch), block.batch)
-            at = b.add(b.mul(at, kernel.panels), row_panel)
-            at = b.add(b.mul(at, kernel.columns), panel)
+            at = b.add(b.mul(at, kernel.panels), here.row_panel)
+            at = b.add(b.mul(at, kernel.columns), here.panel)
         else:  # of this task's block only, in the scratch of its chunk
             rows, columns = self.largest()
             at = b.mul(b.udiv(kernel.lo, kernel.size(CHUNK)), b.mul(rows, columns))
-            at = b.add(at, b.mul(b.sub(row_panel, block.rows), columns))
-            at = b.add(at, b.sub(panel, block.columns))
+            at = b.add(at, b.mul(b.sub(here.row_panel, block.rows), columns))
+            at = b.add(at, b.sub(here.panel, block.columns))
         return b.add(b.mul(at, size), within)
 
     def largest(self) -> tuple[Value, Value]:
@@ -180,17 +191,20 @@ class _Main:
                 b.store(x, b.gep(self.nest.acc, self.tile_buffer(), at), align=x.type.nbytes)
 
     def visit(self, block: Block, here: Place, height: Value) -> None:
-        """Finish `height` rows of the buffered tile: see `Finish`."""
+        """Finish the buffered tile, as far as row `height` of it: see `Finish`."""
         b, sums = self.b, const(I64, 0)
         if self.blocked:
-            sums = self.partial_at(block, here.row, here.panel, here.offset)
+            sums = self.partial_at(block, here)
         state = [b.cast(x, I64, signed=False) for x in (block.first, block.last)]
-        if here.ragged not in self.finishers:
-            self.finishers[here.ragged] = Finish(self.kernel, self.blocked, self.split, here.ragged)
-        self.finishers[here.ragged].kernel.call(
+        which = (here.width, here.ragged)
+        if which not in self.finishers:
+            self.finishers[which] = Finish(
+                self.kernel, self.blocked, self.split, self.inline, *which
+            )
+        self.finishers[which].kernel.call(
             self.kernel,
-            [sums, block.batch, here.row, here.col, height, const(I64, here.width), here.left,
-             *state, self.tile_buffer()],
+            [sums, block.batch, here.row, here.col, here.skip, height, here.left, *state,
+             self.tile_buffer()],
         )  # fmt: skip
 
     def finish(self, block: Block, tile: Tile, here: Place, rows: list[Value], full: bool) -> None:
@@ -202,7 +216,7 @@ class _Main:
         small = len(tile) * len(tile[0]) <= STREAMED_TILE
         if self.direct:
             self.store_tile(block, tile, here, rows, full)
-        elif small and (self.inline or self.split):
+        elif small and self.blocked and (self.inline or self.split):
             self.accumulate(block, tile, here, rows, full)
         else:
             self.keep(tile)
@@ -214,7 +228,7 @@ class _Main:
         """`visit` in registers, for tiles that are visited after a few elements of K."""
         b, acc, nr = self.b, self.nest.acc, self.schedule.nr
         assert self.partial is not None
-        at = self.partial_at(block, here.row, here.panel, here.offset)
+        at = self.partial_at(block, here)
         base = b.gep(acc, self.partial, at)
         places = [
             [b.gep(acc, base, i * nr + v * x.type.width) for v, x in enumerate(row)]
@@ -253,10 +267,14 @@ class _Main:
             return self.store_scalars(block, tile, here, rows)
         b = self.b
         for i, row in enumerate(tile):
-            if full or i == 0:
+            if self.once and i < len(tile) - 1:
+                due = b.cmp("sle", here.skip, i)
+            elif not full and i > 0:
+                due = b.cmp("slt", rows[i], self.kernel.m)
+            else:
                 self.store_row(block, rows[i], row, here)
                 continue
-            with b.if_(b.cmp("slt", rows[i], self.kernel.m)):
+            with b.if_(due):
                 self.store_row(block, rows[i], row, here)
         return None
 
@@ -369,6 +387,8 @@ class _Main:
                 with b.loop(first, end) as loop:
                     into = b.add(offset, b.mul(b.sub(loop.index, first), stride))
                     mn = b.mul(loop.index, side.tile)
+                    if side.is_a:
+                        mn = kernel.panel_rows(loop.index)[0]
                     copy.call(kernel, [block.batch, mn, block.k0, block.count, into])
                 origin = first
             else:
@@ -393,7 +413,7 @@ class _Main:
         b, kernel, schedule = self.b, self.kernel, self.schedule
         stride = b.add(kernel.units(self.k_block), row_stride(schedule, 0))
         offset = self.scratch(self.largest()[0], b.mul(stride, schedule.mr))
-        row = b.mul(first, schedule.mr)
+        row = kernel.panel_rows(first)[0]
         rows = b.sub(b.smin(b.mul(end, schedule.mr), kernel.m), row)
         if self.rows_copier is None:
             self.rows_copier = row_copier(kernel)
@@ -428,20 +448,23 @@ class _Main:
     def down(self, block: Block, rows: tuple[Value, Value], here: Place) -> None:
         """The tiles of one strip of columns: mr rows at a time, then the last `tail` by `tail`."""
         b, kernel, mr = self.b, self.kernel, self.schedule.mr
-        full = b.udiv(kernel.m, mr)
+        full = kernel.panels if kernel.overlaps else b.udiv(kernel.m, mr)
         with b.loop(rows[0], b.smin(rows[1], full)) as loop:
-            self.tile(block, here, b.mul(loop.index, mr), mr, True)
-        if mr > 1:  # only the block that holds the last panel has rows left
+            row, skip, _ = kernel.panel_rows(loop.index)
+            self.tile(block, replace(here, row=row, row_panel=loop.index, skip=skip), mr, True)
+        if mr > 1 and not kernel.overlaps:  # only the block of the last panel has rows left
             start = b.mul(b.smax(rows[0], full), mr)
             end = b.smin(b.mul(rows[1], mr), kernel.m)
             with b.loop(start, end, self.schedule.tail) as loop:
-                self.tile(block, here, loop.index, self.schedule.tail, False)
+                panel = b.udiv(loop.index, mr)
+                inside = b.sub(loop.index, b.mul(panel, mr))
+                there = replace(here, row=loop.index, row_panel=panel, row_offset=inside)
+                self.tile(block, there, self.schedule.tail, False)
 
-    def tile(self, block: Block, here: Place, row: Value, height: int, full: bool) -> None:
-        """One register tile at (row, here.col)."""
-        b, kernel, mr, unit = self.b, self.kernel, self.schedule.mr, self.nest.unit
-        here = replace(here, row=row)
-        rows = [b.add(row, i) for i in range(height)]
+    def tile(self, block: Block, here: Place, height: int, full: bool) -> None:
+        """One register tile."""
+        b, kernel, unit = self.b, self.kernel, self.nest.unit
+        rows = [b.add(here.row, i) for i in range(height)]
         read = rows if full else [b.smin(r, b.sub(kernel.m, 1)) for r in rows]
         if self.schedule.kind == "inner":
             cols = [b.add(here.col, j) for j in range(here.width)]
@@ -449,8 +472,7 @@ class _Main:
         else:
             at_a = at_b = None
             if self.a_panel is not None:
-                panel = b.udiv(row, mr)
-                at_a = b.gep(unit, self.a_panel(panel), b.sub(row, b.mul(panel, mr)))
+                at_a = b.gep(unit, self.a_panel(here.row_panel), here.row_offset)
             if self.b_panel is not None:
                 at_b = b.gep(unit, self.b_panel(here.panel), here.offset)
             if self.a_rows is None:
@@ -481,10 +503,9 @@ def emit_reduce(nest: Nest) -> str:
     kernel.run_only(b.mul(kernel.batch, kernel.panels))
     with b.loop(kernel.lo, kernel.hi) as task:
         batch = b.udiv(task.index, kernel.panels)
-        first = b.mul(b.urem(task.index, kernel.panels), schedule.mr)
-        rows = b.smin(b.sub(kernel.m, first), schedule.mr)
+        first, skip, rows = kernel.panel_rows(b.urem(task.index, kernel.panels))
         tile_row = b.gep(acc, partial, b.mul(b.mul(task.index, kernel.columns), size))
-        with b.loop(0, rows) as row, b.loop(0, kernel.n, lanes) as col:
+        with b.loop(skip, rows) as row, b.loop(0, kernel.n, lanes) as col:
             panel = b.udiv(col.index, schedule.nr)
             inside = b.sub(col.index, b.mul(panel, schedule.nr))
             offset = b.add(b.mul(panel, size), b.add(b.mul(row.index, schedule.nr), inside))

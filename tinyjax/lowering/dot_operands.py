@@ -99,12 +99,14 @@ class Epilogue:
 
     `axis` is the axis along which a vector store is cheap. `inline` repeats the store for every
     register of the tile (right for up to about 4 instructions); otherwise it is emitted once, in
-    a loop over the tile. It runs once per element, so it may read what it overwrites.
+    a loop over the tile. It runs once per element, so it may read what it overwrites; `repeatable`
+    says that it does not, so that it may run again.
     """
 
     open: Callable[[IRBuilder, Value, Value], Store]
     axis: Axis = "col"
     inline: bool = False
+    repeatable: bool = False
 
 
 # ------------------------------------------------------------------------------------ plain buffers
@@ -289,7 +291,7 @@ def strided_store(
         return _buffer(b, slots, params, slot, dtype, where).store
 
     axis: Axis = "row" if row == 1 and col != 1 else "col"
-    return Epilogue(open, axis, inline=dtype.itemsize >= 4)
+    return Epilogue(open, axis, inline=dtype.itemsize >= 4, repeatable=True)
 
 
 # --------------------------------------------------------------------------------------- adapters
@@ -342,7 +344,7 @@ def transposed_store(out: Epilogue) -> Epilogue:
 
         return store
 
-    return Epilogue(open, _OTHER[out.axis], out.inline)
+    return Epilogue(open, _OTHER[out.axis], out.inline, out.repeatable)
 
 
 def widen(b: IRBuilder, x: Value, dtype: np.dtype, target: Type, half: bool) -> Value:

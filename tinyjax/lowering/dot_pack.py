@@ -5,8 +5,8 @@ zero padded along k to a multiple of the vector length:
 
     A   [panel][k][mr]           B   [panel][k][nr]
 
-An operand contiguous along k is loaded in blocks of lanes x lanes and transposed in registers; one
-contiguous along the other axis is copied; edges go by masks or one element at a time.
+An operand contiguous along k is loaded 128 bits a row and transposed in registers; one contiguous
+along the other axis is copied; edges go by masks or one element at a time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from tinyjax.lowering.dot_expression import Computed
 from tinyjax.lowering.dot_frame import Kernel, Nest, Side, open_side
 from tinyjax.lowering.dot_operands import storage
 from tinyjax.lowering.irtext import (
-    F32,
-    F64,
     I1,
     I16,
     I32,
@@ -35,68 +33,40 @@ from tinyjax.lowering.irtext import (
 
 
 def transpose(b: IRBuilder, rows: list[Value]) -> list[Value]:
-    """`lanes` vectors of `lanes` elements, transposed in registers.
+    """Rows of one 128-bit block each -> as many vectors as a block has elements, in registers.
 
-    Interleaves inside 128-bit blocks, then moves whole blocks: each step is one instruction on
-    x86 and on AArch64. For 16 lanes of 32 bits, 64 shuffles.
+    Rows that lie a block's length apart share a vector, so that only neighbours inside 128-bit
+    blocks change places: each step is one instruction on x86 and on AArch64, and joining the rows
+    is part of loading them. For 16 rows of 32 bits, 8 shuffles.
     """
-    lanes = len(rows)
-    if lanes == 1:
-        return rows
-    size = 128 // rows[0].type.bits  # elements per block
-    blocks = lanes // size
+    size = rows[0].type.width
+
+    def join(parts: list[Value]) -> Value:
+        while len(parts) > 1:
+            parts = [b.concat(x, y) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
 
     def interleave(x: Value, y: Value, unit: int, high: bool) -> Value:
         picks: list[int] = []
-        for block in range(0, lanes, size):
+        for block in range(0, x.type.width, size):
             start = block + (size // 2 if high else 0)
             for at in range(start, start + size // 2, unit):
                 picks += range(at, at + unit)
-                picks += range(lanes + at, lanes + at + unit)
+                picks += range(x.type.width + at, x.type.width + at + unit)
         return b.shuffle(x, y, picks)
 
-    def move(x: Value, y: Value, picks: list[int]) -> Value:
-        return b.shuffle(x, y, [at * size + i for at in picks for i in range(size)])
-
-    columns: list[list[Value]] = []  # [group of `size` rows][column within the block]
-    for base in range(0, lanes, size):
-        group = rows[base : base + size]
-        unit = 1
-        while unit < size:
-            half = len(group) // 2
-            # Rows i and i+1 of each pair hold neighbours; after log2(size) rounds, columns.
-            pairs = [(group[2 * i], group[2 * i + 1]) for i in range(half)]
-            low = [interleave(x, y, unit, False) for x, y in pairs]
-            high = [interleave(x, y, unit, True) for x, y in pairs]
-            if unit * 2 < size:  # pairs for the next round are neighbours again
-                group = low + high
-            else:
-                group = [x for pair in zip(low, high, strict=True) for x in pair]
-            unit *= 2
-        columns.append([_fence(b, x) for x in group])
-    if blocks == 1:
-        return columns[0]
-    result: list[Value] = [rows[0]] * lanes
-    for j in range(size):
-        groups = [columns[g][j] for g in range(blocks)]
-        if blocks == 2:
-            result[j] = move(groups[0], groups[1], [0, 2])
-            result[size + j] = move(groups[0], groups[1], [1, 3])
-            continue
-        even = [move(groups[i], groups[i + 1], [0, 2, 4, 6]) for i in (0, 2)]
-        odd = [move(groups[i], groups[i + 1], [1, 3, 5, 7]) for i in (0, 2)]
-        result[j] = move(even[0], even[1], [0, 2, 4, 6])
-        result[2 * size + j] = move(even[0], even[1], [1, 3, 5, 7])
-        result[size + j] = move(odd[0], odd[1], [0, 2, 4, 6])
-        result[3 * size + j] = move(odd[0], odd[1], [1, 3, 5, 7])
-    return result
-
-
-def _fence(b: IRBuilder, x: Value) -> Value:
-    """x, opaque to LLVM: its search over chains of shuffles made up half of the compile time."""
-    plain = {I32: F32, I64: F64}.get(x.type.scalar, x.type.scalar)
-    same = b.bitcast(x, vec(plain, x.type.lanes))
-    return b.bitcast(b.intrinsic("arithmetic.fence", same.type, [same]), x.type)
+    group, unit = [join(rows[i::size]) for i in range(size)], 1
+    while unit < size:
+        # Rows i and i+1 of each pair hold neighbours; after log2(size) rounds, columns.
+        pairs = list(zip(group[::2], group[1::2], strict=True))
+        low = [interleave(x, y, unit, False) for x, y in pairs]
+        high = [interleave(x, y, unit, True) for x, y in pairs]
+        unit *= 2
+        if unit < size:  # pairs for the next round are neighbours again
+            group = low + high
+        else:
+            group = [x for pair in zip(low, high, strict=True) for x in pair]
+    return group
 
 
 def pack_panel(
@@ -113,7 +83,7 @@ def pack_panel(
     place = Panel(batch, mn, kernel.units(k0), into)
     full, end = kernel.units(count), kernel.units(b.add(count, group - 1))
     if side.along_k:
-        whole = b.and_(full, -lanes)
+        whole = b.and_(full, -block_width(unit))
         _pack_blocks(kernel, side, place, whole)
         _pack_scalars(kernel, side, place, whole, end)
     elif side.operand.computed and tile % lanes == 0 and kernel.nest.target.masks:
@@ -121,13 +91,16 @@ def pack_panel(
         if group > 1:
             _pack_scalars(kernel, side, place, full, end)
     else:
-        with b.if_(b.cmp("sle", b.add(mn, tile), side.limit)) as branch:
+        if side.is_a and kernel.overlaps:  # no panel reaches past the edge
             _pack_rows(kernel, side, place, full)
-        with branch.otherwise():
-            if kernel.nest.target.masks:
-                _pack_masked(kernel, side, place, full)
-            else:
-                _pack_scalars(kernel, side, place, const(I64, 0), full)
+        else:
+            with b.if_(b.cmp("sle", b.add(mn, tile), side.limit)) as branch:
+                _pack_rows(kernel, side, place, full)
+            with branch.otherwise():
+                if kernel.nest.target.masks:
+                    _pack_masked(kernel, side, place, full)
+                else:
+                    _pack_scalars(kernel, side, place, const(I64, 0), full)
         if group > 1:
             _pack_scalars(kernel, side, place, full, end)
     with b.loop(b.mul(end, tile), b.mul(kernel.round_up(end, lanes), tile)) as loop:
@@ -194,17 +167,22 @@ def _pack_scalars(kernel: Kernel, side: Side, place: Panel, lo: Value, hi: Value
         b.store(x, b.gep(unit, place.into, b.add(b.mul(down.index, side.tile), across.index)))
 
 
+def block_width(unit: Type) -> int:
+    """Elements of a block of 128 bits."""
+    return 128 // unit.bits
+
+
 def _pack_blocks(kernel: Kernel, side: Side, place: Panel, whole: Value) -> None:
-    """A panel contiguous along k: blocks of `lanes` x `lanes`, transposed in registers."""
+    """A panel contiguous along k: `lanes` rows of 128 bits each, transposed in registers."""
     b, unit, lanes, tile = kernel.b, kernel.nest.unit, kernel.nest.schedule.lanes, side.tile
-    last = b.sub(side.limit, 1)
+    last, size = b.sub(side.limit, 1), block_width(unit)
 
     def columns(start: Value, width: int) -> None:
         rows = [b.smin(b.add(b.add(place.mn, start), r), last) for r in range(width)]
-        with b.loop(0, whole, lanes) as loop:
+        with b.loop(0, whole, size) as loop:
             k = b.add(place.k0, loop.index)
-            loaded = [side.unit(kernel, place.batch, row, k, lanes, True) for row in rows]
-            loaded += [poison(vec(unit, lanes))] * (lanes - width)
+            loaded = [side.unit(kernel, place.batch, row, k, size, True) for row in rows]
+            loaded += [poison(vec(unit, size))] * (lanes - width)
             at = b.gep(unit, place.into, b.add(b.mul(loop.index, tile), start))
             for kk, x in enumerate(transpose(b, loaded)):
                 _store_part(b, x, b.gep(unit, at, kk * tile), width)
@@ -241,7 +219,8 @@ def emit_pack(nest: Nest, is_a: bool) -> str:
             batch = const(I64, 0)
         size = b.mul(kernel.k_rows, side.tile)
         into = b.gep(nest.unit, base, b.mul(task.index, size))
-        pack_panel(kernel, side, batch, b.mul(panel, side.tile), const(I64, 0), kernel.k, into)
+        mn = kernel.panel_rows(panel)[0] if is_a else b.mul(panel, side.tile)
+        pack_panel(kernel, side, batch, mn, const(I64, 0), kernel.k, into)
     b.ret()
     return kernel.text()
 

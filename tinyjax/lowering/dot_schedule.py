@@ -10,7 +10,7 @@ Source of the blocking: Goto and van de Geijn 2008; BLIS (Van Zee and van de Gei
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -74,7 +74,8 @@ class DotSchedule:
     swap      compute C^T = B^T A^T instead, so that mr, mc belong to columns of C.
     lanes     elements per vector.
     mr, nr    register tile, in elements.
-    tail      height of the tile for the last rows of a matrix (divides mr).
+    tail      height of the tile for the last rows of a matrix (divides mr). 0: there is none, the
+              last whole tile begins earlier and overlaps the one before (of at least mr rows).
     edge      the last columns. masked: every tile has masks; narrow: whole tiles have none, what
               is left is done a (masked) vector at a time: more code, for small N or without masks.
     unroll    vectors along K per iteration of the inner kind, each with sums of its own.
@@ -150,6 +151,7 @@ def dot_params(schedule: DotSchedule, batch: int, m: int, n: int, k: int) -> tup
     """The first `DOT_PARAMS` int64 of a step's parameters; the caller's own follow."""
     if schedule.swap:
         m, n = n, m
+    assert schedule.tail or not 0 < m < schedule.mr, f"{m} rows are less than a tile: {schedule}"
     panels, columns = ceil_div(m, schedule.mr), ceil_div(n, schedule.nr)
     align = k_align(schedule)
     part = min(k, schedule.split_k) if schedule.split_k else k
@@ -245,8 +247,9 @@ def choose_schedule(
     n: int,
     k: int,
     threads: int = 8,
+    varying: Collection[int] = (),
 ) -> DotSchedule:
-    """The schedule for one shape (or a typical one, where sizes are symbolic).
+    """The schedule for one shape, the largest where sizes are symbolic: `varying` of BATCH, M, N, K.
 
     `threads` (an upper bound will do) changes how the work is cut (mc, nc), never the order of
     summation.
@@ -269,12 +272,13 @@ def choose_schedule(
         swap = out.axis == "row"
     if swap:
         a, b, m, n = transposed(b), transposed(a), n, m
+    tails = (N if swap else M) in varying
     if inner:
         schedule = _inner(target, accumulate, m, n)
     elif m <= SKINNY and b.unit == "col":
-        schedule = _skinny(target, accumulate, m, n, k)
+        schedule = _skinny(target, accumulate, m, n, k, tails)
     else:
-        schedule = _packed(target, accumulate, a, b, m, n, k)
+        schedule = _packed(target, accumulate, a, b, m, n, k, tails)
     if schedule.pack_b == "task" and b.computed and k >= DEEP * max(m, n):
         parts = min(DEEP_PARTS, DEEP_BYTES // (batch * m * n * accumulate.itemsize))
         if parts > 1:
@@ -301,7 +305,9 @@ def _inner(target: DotTarget, accumulate: np.dtype, m: int, n: int) -> DotSchedu
     )
 
 
-def _skinny(target: DotTarget, accumulate: np.dtype, m: int, n: int, k: int) -> DotSchedule:
+def _skinny(
+    target: DotTarget, accumulate: np.dtype, m: int, n: int, k: int, tails: bool
+) -> DotSchedule:
     """Few rows, B contiguous along columns: B is streamed once, in place."""
     lanes, mr = target.lanes(accumulate), max(m, 1)
     streamed = n * k * accumulate.itemsize > target.l2_bytes
@@ -310,20 +316,26 @@ def _skinny(target: DotTarget, accumulate: np.dtype, m: int, n: int, k: int) -> 
     kc = STREAMED_ROWS if streamed else 0
     split = round_up(max(ceil_div(k, STREAMED_PARTS), STREAMED_LEAST), kc) if streamed else 0
     return DotSchedule(
-        "outer", False, lanes, mr, vectors * lanes, 1, "narrow", 1, "none", "none",
+        "outer", False, lanes, mr, vectors * lanes, int(tails), "narrow", 1, "none", "none",
         mr, round_up(max(n, 1), vectors * lanes), kc, split,
     )  # fmt: skip
 
 
 def _packed(
-    target: DotTarget, accumulate: np.dtype, a: Operand, b: Operand, m: int, n: int, k: int
-) -> DotSchedule:
+    target: DotTarget, accumulate: np.dtype, a: Operand, b: Operand, m: int, n: int, k: int,
+    tails: bool,
+) -> DotSchedule:  # fmt: skip
     """The general product; packing where an operand does not lie as the tile wants it."""
     lanes, size = target.lanes(accumulate), accumulate.itemsize
     tiles = TILES if target.registers >= 32 else TILES_16_REGISTERS
     vectors = min(max(tiles), ceil_div(max(n, 1), lanes))
+    group = _group(target, accumulate, a, b, k) if m > SKINNY else 1
     mr, tail = tiles[vectors]
-    if m < mr:
+    if group == 4 and dtypes.is_signed(a.dtype) and dtypes.is_signed(b.dtype):
+        mr, tail = SIGNED_BYTES_TILE  # one row less: its registers hold the correction
+    if not tails:
+        mr, tail = ceil_div(max(m, 1), ceil_div(max(m, 1), mr)), 0
+    elif m < mr:
         mr = max(tail, round_up(m, tail))
     nr = vectors * lanes
     small = n * k * size <= UNPACKED_B_BYTES
@@ -337,7 +349,6 @@ def _packed(
     elif b.computed and (m <= 2 * ROW_BLOCK or n * k * size > PACKED_BYTES):
         pack_b = "task"
         mc, nc = min(round_up(m, mr), round_up(COMPUTED_ROWS, mr)), COMPUTED_COLUMNS * nr
-    group = _group(target, accumulate, a, b, k) if m > SKINNY else 1
     pack_a: Packing = "none"
     wide = n > PACKED_BY_TASK_COLUMNS and m * k * size > TRANSPOSED_A_BYTES
     if a.unit == "row" and wide and not (pack_b == "task" and mc >= m and a.cheap):
@@ -348,9 +359,6 @@ def _packed(
         pack_a = "task" if n <= PACKED_BY_TASK_COLUMNS else "step"
     if group > 1 and pack_b == "none":
         pack_b = "step"
-    if group == 4 and dtypes.is_signed(a.dtype) and dtypes.is_signed(b.dtype):
-        mr, tail = SIGNED_BYTES_TILE  # one row less: its registers hold the correction
-        mc = round_up(mc, mr)
     kc = K_BLOCK_BYTES * group // size
     if k <= (2 * kc if pack_a == "rows" else kc) or (pack_a == "none" and pack_b == "none"):
         kc = 0

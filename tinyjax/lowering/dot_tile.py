@@ -77,10 +77,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A strip of columns, and the row where a tile of it starts.
+    """A strip of columns, and the rows of a tile of it.
 
     Columns `col` .. `col + width` lie at `offset` of column panel `panel`; `left` of them exist.
-    `ragged`: its vectors may reach past the edge.
+    `ragged`: its vectors may reach past the edge. The tile starts at `row`, which lies at
+    `row_offset` of row panel `row_panel`; its rows from `skip` on are not those of an earlier tile.
     """
 
     panel: Value
@@ -90,6 +91,9 @@ class Place:
     width: int
     ragged: bool
     row: Value = field(default_factory=lambda: const(I64, 0))
+    row_panel: Value = field(default_factory=lambda: const(I64, 0))
+    row_offset: Value = field(default_factory=lambda: const(I64, 0))
+    skip: Value = field(default_factory=lambda: const(I64, 0))
 
     def mask(self, b: IRBuilder, vector: int, lanes: int) -> Value | None:
         """The lanes of one vector that exist; None if all must."""

@@ -2,15 +2,17 @@
 
 Kernels are written straight into text because parsing is cheap next to code generation and a
 Python object per instruction (use lists, parents) is not: one instruction here is one formatted
-line and one small `Value`, about 1 us. Two things are optimised because they cost nothing here and
-code generation time later: integer constants fold (`x+0`, `x*1`, constants), and an integer
-operation, address, comparison or cast that was already written where it dominates is reused.
+line and one small `Value`, about 1 us. Three things are optimised because they cost nothing here
+and code generation time later: integer constants fold (`x+0`, `x*1`, constants); an integer
+operation, address, comparison or cast that was already written where it dominates is reused; and
+one whose operands do not change in a loop is written before that loop. So the inner loops hold what
+changes, and LLVM's loop passes have nothing left to find (`runtime/cpu.py` leaves them out).
 
 Conventions: types are interned, so they compare by identity; operands that are Python numbers take
 the other operand's type; every loop is emitted rotated (test at the bottom, a guard before it
 unless the trip count is known to be positive), because no LLVM pass will rotate it later.
-Text is emitted in program order: a block begins when `label` is called and must be closed by a
-terminator; `loop` and `if_` do that for you.
+Text is emitted in program order but for what moves before a loop; `loop`, `while_` and `if_` begin
+and close the blocks.
 
 Example (y[i] = a*x[i] + y[i] for 16 lanes at a time, count a multiple of 16):
 
@@ -33,7 +35,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Literal
 
@@ -121,11 +123,15 @@ def vec(scalar: Type, lanes: int) -> Type:
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """An SSA name or a constant, with its type. `const` is set on scalar integer constants."""
+    """An SSA name or a constant, with its type.
+
+    `const` is set on scalar integer constants; `depth` counts the loops around its definition.
+    """
 
     text: str
     type: Type
     const: int | None = None
+    depth: int = 0
 
     def __str__(self) -> str:
         return f"{self.type.text} {self.text}"
@@ -297,6 +303,7 @@ _INT_FOLD = {
     "xor": lambda x, y: x ^ y,
 }
 _COMMUTES = frozenset({"add", "mul", "and", "or", "xor"})
+_TRAPS = frozenset({"sdiv", "udiv", "srem", "urem"})  # for some divisors
 _FLOAT_NAME = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
 _INT_PREDICATES = frozenset({"eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"})
 _SIGNED_FOLD = {
@@ -316,8 +323,8 @@ class Function:
     by hand needs. Each method appends at most a few lines and returns the `Value`.
     """
 
-    __slots__ = ("args", "block", "lines", "module", "name", "_added", "_count", "_entry", "_head",
-                 "_known", "_open")  # fmt: skip
+    __slots__ = ("args", "block", "lines", "module", "name", "_count", "_entry", "_head", "_known",
+                 "_loops", "_open", "_scopes")  # fmt: skip
 
     def __init__(
         self,
@@ -340,18 +347,25 @@ class Function:
         lead = f"{convention} " if convention else ""
         self._head = f"define {lead}{returns.text} @{name}({inner}) {attributes} {{"
         self._entry: list[str] = []
-        self.lines: list[str] = []
+        self.lines: list[str | list[str]] = []  # a list: what was moved before a loop
         self.block = "entry"
         self._open = True
         self._count = 0
         self._known: dict[str, Value] = {}  # pure instructions that dominate the next line
-        self._added: list[str] = []
+        self._scopes: list[list[str]] = [[]]  # those of each region left when its end is reached
+        self._loops: list[tuple[list[str], int]] = []  # (lines before it, scope of these)
 
     def text(self) -> str:
         """`define ... { ... }`; a void body still open is closed with `ret void`."""
         if self._open:
             self.ret()
-        return "\n".join([self._head, "entry:", *self._entry, *self.lines, "}"])
+        lines = [self._head, "entry:", *self._entry]
+        for line in self.lines:
+            if isinstance(line, list):
+                lines += line
+            else:
+                lines.append(line)
+        return "\n".join([*lines, "}"])
 
     # -- primitives -------------------------------------------------------------------------
 
@@ -360,22 +374,44 @@ class Function:
         self._count = count = self._count + 1
         name = f"%v{count}"
         self.lines.append(f"  {name} = {text}")
-        return Value(name, type)
+        return Value(name, type, None, len(self._loops))
 
-    def pure(self, text: str, type: Type) -> Value:
-        """As `emit`, but reuse an equal instruction that dominates this point."""
+    def pure(self, text: str, type: Type, *operands: Value, traps: bool = False) -> Value:
+        """As `emit`, but reuse an equal instruction that dominates this point.
+
+        It is written before the outermost loop in which no operand changes, whether that loop runs
+        or not, unless it `traps` for some operands.
+        """
         known = self._known.get(text)
         if known is not None:
             return known
-        made = self._known[text] = self.emit(text, type)
-        self._added.append(text)
+        depth = max([x.depth for x in operands])
+        if traps or depth >= len(self._loops):
+            made = self.emit(text, type)
+            self._scopes[-1].append(text)
+        else:
+            before, scope = self._loops[depth]
+            self._count = count = self._count + 1
+            made = Value(f"%v{count}", type, None, depth)
+            before.append(f"  {made.text} = {text}")
+            self._scopes[scope].append(text)
+        self._known[text] = made
         return made
 
-    def _leave(self, mark: int) -> None:
-        """Forget the pure instructions written since `mark`: their block was left."""
-        for text in self._added[mark:]:
-            self._known.pop(text, None)
-        del self._added[mark:]
+    def _enter_loop(self) -> None:
+        """From here on lines are in a loop; they may move to where this is called."""
+        before: list[str] = []
+        self.lines.append(before)
+        self._loops.append((before, len(self._scopes) - 1))
+
+    def _enter(self) -> None:
+        """Begin a region whose instructions do not dominate what follows it."""
+        self._scopes.append([])
+
+    def _leave(self) -> None:
+        """Forget the pure instructions of the region that was entered last."""
+        for text in self._scopes.pop():
+            del self._known[text]
 
     def effect(self, text: str) -> None:
         """Append an instruction without a result."""
@@ -405,7 +441,8 @@ class Function:
         elif a.const is not None and op in _COMMUTES:
             return self._int(op, c, a, flags)
         lead = f"{op} {flags}" if flags else op
-        return self.pure(f"{lead} {a.type.text} {a.text}, {c.text}", a.type)
+        traps = op in _TRAPS and not (c.const is not None and c.const > 0)
+        return self.pure(f"{lead} {a.type.text} {a.text}, {c.text}", a.type, a, c, traps=traps)
 
     def _arith(self, op: str, x: Operand, y: Operand, flags: str) -> Value:
         a, c = self._pair(x, y)
@@ -463,11 +500,11 @@ class Function:
 
     def srem(self, x: Operand, y: Operand) -> Value:
         """Signed remainder; guarded by the caller like `sdiv`."""
-        return self._plain("srem", x, y)
+        return self._int("srem", x, y)
 
     def urem(self, x: Operand, y: Operand) -> Value:
         """Unsigned remainder; guarded by the caller."""
-        return self._plain("urem", x, y)
+        return self._int("urem", x, y)
 
     def and_(self, x: Operand, y: Operand) -> Value:
         """Bitwise and (of predicates: logical)."""
@@ -511,7 +548,7 @@ class Function:
         op = "fcmp" if a.type.kind == "float" else "icmp"
         assert op == "fcmp" or predicate in _INT_PREDICATES, f"{predicate} on {a.type}"
         result = vec(I1, a.type.lanes)
-        return self.pure(f"{op} {predicate} {a.type.text} {a.text}, {c.text}", result)
+        return self.pure(f"{op} {predicate} {a.type.text} {a.text}, {c.text}", result, a, c)
 
     def select(self, condition: Value, x: Operand, y: Operand) -> Value:
         """condition ? x : y, per lane if the condition is a vector."""
@@ -569,7 +606,7 @@ class Function:
             self.module.declare(name, type, [type] * len(args))
         inner = ", ".join([f"{type.text} {a.text}" for a in args])
         if type.kind == "int":
-            return self.pure(f"call {type.text} @{name}({inner})", type)
+            return self.pure(f"call {type.text} @{name}({inner})", type, *args)
         return self.emit(f"call {type.text} @{name}({inner})", type)
 
     def fma(self, x: Operand, y: Operand, z: Operand) -> Value:
@@ -668,7 +705,7 @@ class Function:
         target = vec(scalar.scalar, x.type.lanes)
         if target is x.type:
             return x
-        return self.pure(f"{op} {x.type.text} {x.text} to {target.text}", target)
+        return self.pure(f"{op} {x.type.text} {x.text} to {target.text}", target, x)
 
     def cast(self, x: Value, scalar: Type, *, signed: bool = True) -> Value:
         """Convert numerically, choosing the instruction by types.
@@ -715,11 +752,11 @@ class Function:
         type = vec(x.type, lanes)
         if not x.text.startswith("%"):
             return Value(f"splat ({x})", type)
-        first = self.pure(f"insertelement {type.text} poison, {x.type.text} {x.text}, i32 0", type)
+        inserted = f"insertelement {type.text} poison, {x.type.text} {x.text}, i32 0"
+        first = self.pure(inserted, type, x)
         mask = f"<{lanes} x i32> zeroinitializer"
-        return self.pure(
-            f"shufflevector {type.text} {first.text}, {type.text} poison, {mask}", type
-        )
+        spread = f"shufflevector {type.text} {first.text}, {type.text} poison, {mask}"
+        return self.pure(spread, type, first)
 
     def extract(self, x: Value, lane: Operand) -> Value:
         """One lane; a scalar is its own lane 0."""
@@ -785,7 +822,7 @@ class Function:
             return base
         lead = f"getelementptr {flags}" if flags else "getelementptr"
         result = vec(base.type.scalar, at.type.lanes or base.type.lanes)
-        return self.pure(f"{lead} {scalar.text}, {base}, {at}", result)
+        return self.pure(f"{lead} {scalar.text}, {base}, {at}", result, base, at)
 
     def load(self, type: Type, address: Value, *, align: int = 0, notes: str = "") -> Value:
         """Load; `align` 0 means the element's size; `notes` such as `!invariant.load !0`."""
@@ -805,7 +842,9 @@ class Function:
         if left.const is not None:
             return const_vector(I1, [lane < left.const for lane in range(lanes)])
         clamped = self.cast(self.smin(self.smax(left, 0), lanes), I32)
-        return self.cmp("ult", iota(I32, lanes), self.splat(clamped, lanes))
+        made = self.cmp("ult", iota(I32, lanes), self.splat(clamped, lanes))
+        # Frozen, or LLVM repeats the comparison next to every use, in the innermost loop.
+        return self.pure(f"freeze {made}", made.type, made)
 
     def masked_load(
         self, type: Type, address: Value, mask: Value, other: Value | None = None, align: int = 0
@@ -857,16 +896,8 @@ class Function:
         self._count += 1
         return f"{stem}.{self._count}"
 
-    def label(self, name: str) -> None:
-        """Begin block `name`; an open block falls through to it.
-
-        Nothing is known to dominate a block placed by hand, so reuse starts afresh.
-        """
-        self._leave(0)
-        self._place(name)
-
     def _place(self, name: str) -> None:
-        """`label` for the loops and branches below, which know what dominates."""
+        """Begin block `name`; an open block falls through to it."""
         if self._open:
             self.br(name)
         self.lines.append(f"{name}:")
@@ -938,7 +969,7 @@ class Loop:
     """
 
     __slots__ = ("carried", "index", "results", "_b", "_body", "_done", "_hi", "_init", "_lo",
-                 "_mark", "_new", "_nonempty", "_pre", "_step", "_where")  # fmt: skip
+                 "_new", "_nonempty", "_pre", "_step", "_where")  # fmt: skip
 
     def __init__(
         self, b: Function, lo: Value, hi: Value, step: Value, init: list[Value], nonempty: bool
@@ -953,13 +984,15 @@ class Loop:
     def __enter__(self) -> Loop:
         b = self._b
         self._body, self._done = b.new_label("loop"), b.new_label("done")
+        b._enter_loop()
         if self._nonempty:
             b.br(self._body)
         else:  # never folded, even if known to be empty: the body needs its predecessor
             guard = b.cmp("slt", self._lo, self._hi)
             b.lines.append(f"  br {guard}, label %{self._body}, label %{self._done}")
             b._open = False
-        self._pre, self._mark = b.block, len(b._added)
+        self._pre = b.block
+        b._enter()
         b._place(self._body)
         self._where = len(b.lines)
         self.index = b.emit("", self._lo.type)
@@ -996,10 +1029,11 @@ class Loop:
                 f"  {phi.text} = phi {phi.type.text} [ {init.text}, %{self._pre} ], "
                 f"[ {new.text}, %{latch} ]"
             )
-        b._leave(self._mark)
+        b._leave()
+        b._loops.pop()
         b._place(self._done)
         if self._nonempty:
-            self.results = self._new
+            self.results = [replace(x, depth=min(x.depth, len(b._loops))) for x in self._new]
         else:
             pairs = zip(self._init, self._new, strict=True)
             self.results = [b.phi([(init, self._pre), (new, latch)]) for init, new in pairs]
@@ -1012,8 +1046,7 @@ class While:
     values when the condition failed.
     """
 
-    __slots__ = ("carried", "results", "_b", "_done", "_head", "_init", "_mark", "_new", "_pre",
-                 "_where")  # fmt: skip
+    __slots__ = ("carried", "results", "_b", "_done", "_head", "_init", "_new", "_pre", "_where")  # fmt: skip
 
     def __init__(self, b: Function, init: list[Value]) -> None:
         self._b, self._init = b, init
@@ -1022,6 +1055,7 @@ class While:
     def __enter__(self) -> While:
         b = self._b
         self._pre, self._head, self._done = b.block, b.new_label("while"), b.new_label("done")
+        b._enter_loop()
         b._place(self._head)
         self._where = len(b.lines)
         self.carried = [b.emit("", value.type) for value in self._init]
@@ -1032,7 +1066,7 @@ class While:
         """Leave the loop unless `condition`."""
         body = self._b.new_label("body")
         self._b.cond_br(condition, body, self._done)
-        self._mark = len(self._b._added)
+        self._b._enter()
         self._b._place(body)
 
     def next(self, *values: Value) -> None:
@@ -1056,14 +1090,16 @@ class While:
                 f"  {phi.text} = phi {phi.type.text} [ {init.text}, %{self._pre} ], "
                 f"[ {new.text}, %{latch} ]"
             )
-        b._leave(self._mark)
+        b._leave()
+        b._loops.pop()
         b._place(self._done)
+        self.results = [replace(x, depth=len(b._loops)) for x in self.carried]
 
 
 class If:
     """A branch; `join(x, y)` after both arms gives x if the condition held, else y."""
 
-    __slots__ = ("_b", "_before", "_condition", "_else", "_else_end", "_end", "_mark", "_then_end",
+    __slots__ = ("_b", "_before", "_condition", "_else", "_else_end", "_end", "_then_end",
                  "_where")  # fmt: skip
 
     def __init__(self, b: Function, condition: Value) -> None:
@@ -1073,9 +1109,10 @@ class If:
     def __enter__(self) -> If:
         b = self._b
         then, self._else, self._end = b.new_label("then"), b.new_label("else"), b.new_label("endif")
-        self._before, self._where, self._mark = b.block, len(b.lines), len(b._added)
+        self._before, self._where = b.block, len(b.lines)
         b.lines.append(f"  br {self._condition}, label %{then}, label %{self._end}")
         b._open = False
+        b._enter()
         b._place(then)
         return self
 
@@ -1091,7 +1128,7 @@ class If:
         self._then_end = b.block
         if b._open:
             b.br(self._end)
-        b._leave(self._mark)
+        b._leave()
         b._place(self._end)
 
     def otherwise(self) -> _Else:
@@ -1115,8 +1152,10 @@ class _Else:
         closing = b.lines.pop()  # the end label moves behind this arm
         assert closing == f"{branch._end}:", "otherwise must follow its if_ directly"
         line = b.lines[branch._where]
+        assert isinstance(line, str)
         b.lines[branch._where] = line.replace(f"%{branch._end}", f"%{branch._else}")
         b.block, b._open = branch._then_end, False
+        b._enter()
         b._place(branch._else)
 
     def __exit__(
@@ -1132,5 +1171,5 @@ class _Else:
         branch._else_end = b.block
         if b._open:
             b.br(branch._end)
-        b._leave(branch._mark)
+        b._leave()
         b._place(branch._end)

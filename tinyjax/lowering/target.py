@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from tinyjax.runtime.cpu import host_target
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -43,9 +45,8 @@ def describe(triple: str, cpu: str, enabled: frozenset[str], features: str = "")
 
 @functools.cache
 def host() -> Target:
-    """This machine."""
-    import llvmlite.binding as llvm  # 60-95 ms, so not before the first compile
-
-    found = llvm.get_host_cpu_features()
-    enabled = frozenset(name for name, on in found.items() if on)
-    return describe(llvm.get_process_triple(), llvm.get_host_cpu_name(), enabled, found.flatten())
+    """This machine. Loads LLVM on the first call."""
+    found = host_target()
+    features = found.features.split(",")
+    enabled = frozenset(each[1:] for each in features if each.startswith("+"))
+    return describe(found.triple, found.cpu, enabled, found.features)
