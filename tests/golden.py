@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 import tinyjax
+from tinyjax.lowering.passes import codes_of
+from tinyjax.lowering.target import Target
 
 UPDATE = os.environ.get("TINYJAX_UPDATE_GOLDEN") == "1"
 
@@ -65,7 +67,33 @@ def assert_text(got: str, text: str) -> None:
     _edits.setdefault(frame.f_code.co_filename, {})[frame.f_lineno] = got
 
 
+AVX512 = Target("x86_64-unknown-linux-gnu", "", "", 64, 32, True, True, True)
+"""A machine for texts that depend on one."""
+
+
+def pass_text(name: str, f: Callable[..., Any], args: Sequence[Any], **options: Any) -> str:
+    """What the pass `name` changes on the way from `f` at these arguments to code, as diffs.
+
+    `options` are those of `jit`. A pass to another stage shows the whole of what it makes.
+    """
+    with tinyjax.record_rewrites() as log:
+        for kernel in tinyjax.jit(f, **options).lower(*args).kernels:
+            codes_of(kernel, AVX512)
+    found = [r for r in log.passes if r.name == name and r.before != r.after]
+    return "\n\n".join("\n".join(line.rstrip() for line in r.diff()) for r in found)
+
+
+def assert_pass(
+    name: str, f: Callable[..., Any], args: Sequence[Any], text: str, **options: Any
+) -> None:
+    """A pass changes exactly this (`pass_text`)."""
+    assert_text(textwrap.dedent(pass_text(name, f, args, **options)), text)
+
+
 _edits: dict[str, dict[int, str]] = {}
+
+
+GOLDEN = ("assert_jaxpr", "assert_pass", "assert_text")
 
 
 def write_edits() -> None:
@@ -76,7 +104,7 @@ def write_edits() -> None:
         calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
         for line, got in sorted(edits.items(), reverse=True):
             fits = [c for c in calls if c.lineno <= line <= (c.end_lineno or 0)]
-            fits = [c for c in fits if getattr(c.func, "id", "") in ("assert_jaxpr", "assert_text")]
+            fits = [c for c in fits if getattr(c.func, "id", "") in GOLDEN]
             literal = max(fits, key=lambda c: c.lineno).args[-1]
             assert isinstance(literal, ast.Constant)
             before = lines[literal.lineno - 1][: literal.col_offset]

@@ -530,9 +530,29 @@ def shape_that_is_not_whole() -> Any:
     return jnp.ones((2, 1.5))
 
 
-@mistake(ValueError, "Shapes must be non-negative, got (-1,)")
+@mistake(errors.SizeError, "Shapes must be non-negative, got (-1,)")
+def negative_size_under_jit() -> Any:
+    return jax.jit(lambda x: jax.lax.full((-1,), x))(1.0)
+
+
+@mistake(errors.SizeError, "Shapes must be non-negative, got (-2,)")
+def negative_number_of_keys() -> Any:
+    return jax.random.split(jax.random.key(0), -2)
+
+
+@mistake(errors.SizeError, "Shapes must be non-negative, got (-3,)")
+def negative_number_of_steps() -> Any:
+    return jax.lax.scan(lambda c, _: (c, c), 0.0, None, length=-3)
+
+
+@mistake(errors.SizeError, "Shapes must be non-negative, got (-1,)")
 def random_numbers_of_a_negative_shape() -> Any:
     return jax.random.normal(jax.random.key(0), (-1,))
+
+
+@mistake(ValueError, "argnums of grad must name different arguments, got (0, -2)")
+def argnums_twice() -> Any:
+    return jax.grad(lambda x, y: x * y, argnums=(0, -2))(1.0, 2.0)
 
 
 @mistake(TypeError, "argnums of grad must be an int or a tuple of ints, got 'x'")
@@ -709,6 +729,21 @@ def test_programs_that_catch_the_exceptions_of_jax_keep_working() -> None:
         builtins = [c for c in theirs.__mro__ if c.__module__ == "builtins"]
         assert all(issubclass(ours, c) for c in builtins), name
     assert issubclass(errors.TracerBoolConversionError, errors.ConcretizationTypeError)
+
+
+def test_messages_about_results_name_their_path() -> None:
+    both = lambda x: {"a": x, "b": (x, x)}
+    rule = jax.custom_vjp(lambda d: d["a"])
+    rule.defvjp(lambda d: (d["a"], None), lambda r, ct: ({"a": X3},))
+    for call, path in (
+        (lambda: jax.vjp(both, 1.0)[1]({"a": 1.0, "b": (1.0, X3)}), "output['b'][1]"),
+        (lambda: jax.vmap(both, out_axes={"a": 0, "b": 5})(X3), "output['b'][0]"),
+        (lambda: jax.vmap(both, out_axes={"a": 0, "b": (0, None)})(X3), "output['b'][1]"),
+        (lambda: jax.grad(rule)({"a": 1.0}), "args[0]['a']"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert path in str(caught.value)
 
 
 def test_a_failed_trace_leaves_nothing_behind() -> None:

@@ -80,6 +80,8 @@ for _n in TWO:
 SPECIAL |= {
     "log_ndtr tails": lambda J: J.scipy.special.log_ndtr(np.float32([-30, -11, -5, 0, 5, 30])),
     "ndtri tails": lambda J: J.scipy.special.ndtri(np.float32([1e-7, 1e-3, 0.5, 0.9999, 0, 1, 2])),
+    "softmax over all": lambda J: J.scipy.special.softmax(M),
+    "log_softmax axis": lambda J: J.scipy.special.log_softmax(M, axis=0),
     "xlogy zero": lambda J: J.scipy.special.xlogy(0.0, np.float32([0, 1])),
     "entr edges": lambda J: J.scipy.special.entr(np.float32([0, -1, 1])),
     "polygamma": lambda J: J.scipy.special.polygamma(1, P),

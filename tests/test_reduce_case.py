@@ -13,6 +13,7 @@ from tests.graphs import Graph
 from tests.lowering import kernels as K
 from tests.lowering.random_programs import Program
 from tinyjax.core import build as B
+from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import param, toposort, tuple_of
@@ -68,6 +69,24 @@ def test_the_printed_case_rebuilds_the_body_and_its_arguments(miscompiled):
     assert again is body
     assert [v.tobytes() for v in values] == [a.tobytes() for a in args]
     assert fails(again, values)
+    with pytest.raises(AssertionError, match="output 0"):
+        scope["test_reduced"]()
+
+
+def test_a_printed_graph_passes_once_the_bug_is_gone():
+    scope: dict = {}
+    x = param(0, aval((5,), F32))  # a body that no broken emitter has met
+    exec(print_case(tuple_of([B.unary(Op.CEIL, x)]), [np.full(5, 0.5, F32)]), scope)
+    scope["test_reduced"]()
+
+
+@pytest.mark.parametrize("dtype", dtypes.DTYPES.values())
+def test_every_dtype_can_be_printed(dtype):
+    x = np.zeros(3, dtype)
+    scope: dict = {}
+    exec(print_case(tuple_of([B.flip(param(0, aval((3,), x.dtype)), (0,))]), [x]), scope)
+    _, (again,) = scope["reduced"]()
+    assert again.dtype == x.dtype and again.tobytes() == x.tobytes()
 
 
 # --- schedules ------------------------------------------------------------------------------------

@@ -13,10 +13,18 @@ from typing import Any
 import pytest
 
 MODULES = [
-    "", "ad_checkpoint", "core", "custom_batching", "custom_derivatives", "debug", "export",
-    "extend.core", "flatten_util", "lax", "lax.linalg", "stages", "test_util", "tree", "tree_util",
+    "", "ad_checkpoint", "api_util", "core", "custom_batching", "custom_derivatives", "debug",
+    "export", "extend.core", "extend.linear_util", "flatten_util", "lax", "lax.linalg", "stages", "test_util", "tree", "tree_util",
     "experimental.checkify", "checkpoint_policies",
 ]  # fmt: skip
+NUMERICAL = [  # their `device`, `out_sharding` and `copy` are answered in one place, for all
+    "dlpack", "dtypes", "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg", "ops",
+    "random",
+]  # fmt: skip
+UFUNCS = (
+    "add bitwise_and bitwise_or bitwise_xor logaddexp logaddexp2 logical_and logical_or "
+    "logical_xor maximum minimum multiply negative subtract"
+).split()
 SINGLE = [  # of modules that are not compared as a whole
     ("experimental", "io_callback"), ("experimental.jet", "jet"), ("experimental.ode", "odeint"),
     ("numpy", "vectorize"), ("scipy.linalg", "expm"), ("scipy.linalg", "expm_frechet"),
@@ -39,14 +47,28 @@ DIFFERENT: dict[str, str] = {
     "export.export": "_override_lowering_rules is private",
     "stages.Traced.lower": "_private_parameters is private",
     "stages.Compiled.call": "an ordinary method",
+    "api_util.flatten_fun": "options that are private",
+    "api_util.flatten_fun_nokwargs": "options that are private",
+    "extend.linear_util.WrappedFun": "no stack of transformations",
     # other defaults
+    "api_util.debug_info": "no default paths of results",
     "test_util.check_jvp": "eps is chosen by dtype",
     "test_util.check_vjp": "eps is chosen by dtype",
     "experimental.checkify.checkify": "the default is our FailedCheckError",
+    # plain functions; `out` and `where` of JAX's may only be None
+    **{f"numpy.{name}": "a function with a ufunc's methods" for name in UFUNCS},
+    "numpy.einsum": "_dot_general is private",
     # more is accepted
+    "numpy.ndarray": "the same class as Array",
+    "numpy.result_type": "the same function as dtypes.result_type, which returns the weak flag too",
+    "nn.softmax": "initial, of older releases",
+    "nn.log_softmax": "initial, of older releases",
+    "nn.initializers.Initializer": "a protocol",
+    "random.lognormal": "a default that is a Python number",
     "debug.breakpoint": "stdin and stdout, for tests; token is XLA's",
-    "debug.callback": "the function is required; it is no decorator",
-    "debug.print": "the format is required; it is no decorator",
+    "debug.print": "_use_logging is private",
+    "debug.log": "_use_logging is private",
+    "api_util.shaped_abstractify": "a name for messages",
     "extend.core.Literal": "the aval follows from the value",
     "extend.core.gensym": "the suffix of older releases",
     "extend.core.jaxpr_as_fun": "the arguments go to what it returns, as they must in JAX",
@@ -67,7 +89,6 @@ XLA = "names a part of XLA or of its programs"
 INTERPRETER = "an interpreter is a loop over equations here (docs/writing_an_interpreter.md)"
 INTERNAL = "internal to JAX"
 OTHER = "not a transformation; not written yet"
-SYMBOLIC = "symbolic sizes"
 OLD = "an older name"
 ABSENT: dict[str, str] = {
     **dict.fromkeys(
@@ -84,17 +105,20 @@ ABSENT: dict[str, str] = {
     **dict.fromkeys(
         ("extend.core.CallPrimitive", "extend.core.TraceTag", "extend.core.call_impl",
          "extend.core.find_top_trace", "extend.core.set_current_trace",
-         "extend.core.take_current_trace", "core.Trace"), INTERPRETER),
+         "extend.core.take_current_trace", "core.Trace", "extend.linear_util.cache",
+         "extend.linear_util.merge_linear_aux", "extend.linear_util.transformation",
+         "extend.linear_util.transformation2", "extend.linear_util.transformation_with_aux",
+         "extend.linear_util.transformation_with_aux2"), INTERPRETER),
     **dict.fromkeys(
-        ("core.ParamDict", "core.Value", "debug.DebugEffect", "debug.OrderedDebugEffect",
+        ("api_util.argnums_partial", "api_util.donation_vector", "api_util.flatten_axes",
+         "api_util.rebase_donate_argnums", "extend.linear_util.Callable", "core.ParamDict", "core.Value", "debug.DebugEffect", "debug.OrderedDebugEffect",
          "experimental.checkify.ErrorCategory"), INTERNAL),
     **dict.fromkeys(
         ("lax.RaggedDotDimensionNumbers", "lax.ragged_all_to_all", "lax.ragged_dot_general",
-         "lax.scaled_dot", "debug.log", "print_environment_info", "lax.linalg.cholesky_update",
+         "lax.scaled_dot", "print_environment_info", "lax.linalg.cholesky_update",
          "lax.linalg.hessenberg", "lax.linalg.ormqr", "lax.linalg.qdwh", "lax.linalg.schur",
-         "lax.linalg.tridiagonal"), OTHER),
-    **dict.fromkeys(
-        ("core.max_dim", "core.min_dim"), SYMBOLIC),
+         "lax.linalg.tridiagonal", "nn.get_scaled_dot_general_config", "nn.scaled_dot_general",
+         "nn.scaled_matmul", "numpy.int1", "numpy.uint1"), OTHER),
     **dict.fromkeys(("host_count", "host_id", "host_ids"), OLD),
 }  # fmt: skip
 
@@ -124,7 +148,8 @@ def module(root: str, name: str) -> Any:
 
 def public() -> Iterator[tuple[str, Any, Any]]:
     """(name, JAX's object, ours or None): what JAX's modules show, primitives and modules aside."""
-    pairs = [(m, n) for m in MODULES for n in dir(module("jax", m)) if not n.startswith("_")]
+    names = MODULES + NUMERICAL
+    pairs = [(m, n) for m in names for n in dir(module("jax", m)) if not n.startswith("_")]
     for name, attribute in pairs + SINGLE:
         theirs = getattr(module("jax", name), attribute, None)
         if theirs is None or inspect.ismodule(theirs) or attribute.endswith("_p"):
@@ -146,8 +171,8 @@ def parameters(function: Any) -> list[tuple[str, str, str]] | None:
         default = "" if p.default is p.empty else repr(p.default)
         if any(mark in default for mark in (" object at ", "missing", "not-specified", "Deprec")):
             default = "<missing>"
-        several = p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        rows.append(("" if several else p.name, p.kind.name, default))
+        unnamed = p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY)
+        rows.append(("" if unnamed else p.name, p.kind.name, default))
     return rows
 
 
@@ -218,7 +243,8 @@ def idle_parameters(function: Any) -> list[str]:
 
 
 def test_an_option_that_changes_nothing_says_so():
-    public = [ours for _, ours in NAMES.values()]
+    numerical = tuple(f"{name}." for name in NUMERICAL)
+    public = [ours for name, (_, ours) in NAMES.items() if not name.startswith(numerical)]
     for owner in [x for x in public if is_class(x)]:
         public += [getattr(owner, name) for name in dir(owner) if not name.startswith("_")]
     functions = {inspect.unwrap(x) for x in public if inspect.isfunction(x)}

@@ -10,6 +10,7 @@ from tinyjax import numpy as numpy
 from tinyjax import random as random
 from tinyjax import tree as tree
 from tinyjax import tree_util as tree_util
+from tinyjax.core import dims as _dims
 from tinyjax.core.avals import Aval as ShapedArray
 from tinyjax.core.config import allow_f16_reductions as allow_f16_reductions
 from tinyjax.core.config import array_garbage_collection_guard as array_garbage_collection_guard
@@ -119,6 +120,8 @@ core.ShapedArray = ShapedArray  # type: ignore[attr-defined]
 core.ensure_compile_time_eval = ensure_compile_time_eval  # type: ignore[attr-defined]
 core.eval_context = ensure_compile_time_eval  # type: ignore[attr-defined]
 core.AbstractValue = ShapedArray  # type: ignore[attr-defined]
+core.max_dim = _dims.max_dim  # type: ignore[attr-defined]
+core.min_dim = _dims.min_dim  # type: ignore[attr-defined]
 
 
 def _core_name(name: str) -> _Any:
@@ -132,7 +135,7 @@ vars(core)["__getattr__"] = _core_name
 
 # Loaded when first used: an import of tinyjax does not pay for them.
 _LAZY = (
-    "ad_checkpoint", "custom_batching", "custom_derivatives", "debug", "dlpack", "dtypes",
+    "ad_checkpoint", "api_util", "custom_batching", "custom_derivatives", "debug", "dlpack", "dtypes",
     "errors", "experimental", "export", "extend", "flatten_util", "ops", "ref", "scipy",
     "sharding", "stages", "test_util", "typing",
 )  # fmt: skip

@@ -18,13 +18,16 @@ from tinyjax.engine.values import finish, finish_all, lift
 def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     """(vector of all elements in a common dtype, function from such a vector to the tree).
 
-    Raises (the function): TypeError for a vector of another dtype, ValueError for another length.
+    Leaves of one dtype take that of the vector that the function is given.
+    Raises (the function): TypeError for a vector of another dtype if those of the leaves differ,
+    ValueError for another length.
     """
     leaves, tree = tree_flatten(pytree)
     nodes = [lift(x) for x in leaves]
     shapes = [n.shape for n in nodes]
     kinds = [n.dtype for n in nodes]
     dtype = dtypes.result_type(*kinds) if kinds else dtypes.canonicalize_dtype(float)
+    mixed = any(kind != dtype for kind in kinds)
     flat = [b.reshape(b.cast(n, dtype), (n.aval.size,)) for n in nodes]
     vector = b.concat(flat, 0) if flat else b.full((0,), b.scalar(0, dtype))
     total = sum(math.prod(s) for s in shapes)
@@ -35,7 +38,7 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
             raise ValueError(
                 f"unravel function expected input of shape {(total,)}, got shape {n.shape}"
             )
-        if n.dtype != dtype:
+        if mixed and n.dtype != dtype:
             raise TypeError(
                 f"unravel function given array of dtype {n.dtype.name}, but expected dtype "
                 f"{dtype.name}"
@@ -43,7 +46,8 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
         out, start = [], 0
         for shape, kind in zip(shapes, kinds, strict=True):
             size = math.prod(shape)
-            out.append(b.reshape(b.cast(b.slice_axis(n, 0, start, start + size), kind), shape))
+            part = b.slice_axis(n, 0, start, start + size)
+            out.append(b.reshape(b.cast(part, kind) if mixed else part, shape))
             start += size
         return tree_unflatten(tree, finish_all(out))
 

@@ -48,6 +48,7 @@ def over_segments(name: str, kind: str, what: str) -> Callable[..., Array]:
         unique_indices: bool = False,
         bucket_size: int | None = None,
         mode: Any = None,
+        out_sharding: Any = None,
     ) -> Array:
         data, ids = jnp.asarray(data), jnp.asarray(segment_ids)
         if num_segments is None:
@@ -81,6 +82,7 @@ def over_segments(name: str, kind: str, what: str) -> Callable[..., Array]:
 
     Gives [num_segments, ...]; `num_segments` is by default the greatest id plus one, and must be
     given while tracing. `bucket_size` combines runs of that many rows apart first, for accuracy.
+    `out_sharding` changes nothing: there is one device.
     Raises: ConcretizationTypeError if the number of segments is not known. Cost: O(data.size).
     """
     return reduce_segments

@@ -228,9 +228,10 @@ def wrong_kernels(body: UOp, args: Sequence[Array]) -> list[KernelCase]:
 
 
 def print_case(body: UOp, args: Sequence[Array], name: str = "reduced", notes: str = "") -> str:
-    """Python that rebuilds the body and its arguments, bit by bit, in a function `name`.
+    """Python of a test that compares native code with the evaluator.
 
-    `notes` (a schedule, what was wrong) become comments in front.
+    Its function `name` rebuilds the body and its arguments, bit by bit. `notes` (a schedule, what
+    was wrong) become comments in front.
     """
     lines = [f"# {line}".rstrip() for line in notes.splitlines()]
     lines += [f"def {name}():"]
@@ -239,8 +240,16 @@ def print_case(body: UOp, args: Sequence[Array], name: str = "reduced", notes: s
     lines += [f"    {line}" for line in printer.lines]
     lines += ["    args = ["]
     lines += [f"        {text_of_array(a)}," for a in args]
-    lines += ["    ]", f"    return {result}, args"]
-    return "\n".join([*HEADER, "", "", *lines]) + "\n"
+    lines += ["    ]", f"    return {result}, args", "", ""]
+    lines += [f"def test_{name}():", f"    wrong = disagreement(Graph(*{name}()))"]
+    lines += ["    assert not wrong, wrong"]
+    imports = [
+        *HEADER[:2],
+        "from tests.differential import disagreement",
+        "from tests.graphs import Graph",
+        *HEADER[2:],
+    ]
+    return "\n".join([*imports, "", "", *lines]) + "\n"
 
 
 def print_schedule(
@@ -314,7 +323,8 @@ def text_of(value: Any) -> str:
         weak = ", True" if value.weak_type else ""
         return f"aval({value.shape}, {text_of(value.dtype)}{weak})"
     if isinstance(value, np.dtype):
-        return f"dtypes.{'bool_' if value == np.bool_ else value.name}"
+        name = "bool_" if value == np.bool_ else value.name
+        return f"dtypes.{name}" if hasattr(dtypes, name) else f"dtypes.DTYPES[{name!r}]"
     if isinstance(value, tuple):
         comma = "," if len(value) == 1 else ""
         return f"({', '.join(map(text_of, value))}{comma})"

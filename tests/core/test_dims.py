@@ -24,7 +24,9 @@ from tinyjax.core.dims import (
     is_size,
     is_symbolic,
     largest,
+    max_dim,
     maximum,
+    min_dim,
     minimum,
 )
 
@@ -282,3 +284,12 @@ def test_questions() -> None:
     assert isinstance(N * 2, DimExpr)
     assert not isinstance(N * 2, Dim)
     assert isinstance(N * 2 - N, Dim)
+
+
+def test_the_larger_and_the_smaller_of_two_sizes_as_users_give_them():
+    assert max_dim(3, True) == 3 and min_dim(3, 5) == 3
+    assert max_dim(N, 7) == 7 and min_dim(N, 7) is N
+    larger = max_dim(N, 4)
+    assert [evaluate(larger, {N.atom: v}) for v in VALUES[N]] == [4, 4, 4, 4, 5, 6, 7]
+    with pytest.raises(TypeError, match="d2 must be an integer, got 1.5"):
+        max_dim(N, 1.5)

@@ -198,6 +198,11 @@ def test_canonicalize_dtype_refuses_keys_unless_told() -> None:
         dtypes.canonicalize_dtype(key)
 
 
+def test_a_python_number_has_its_own_type() -> None:
+    for x in (True, 2, 2.0, 2j):
+        assert dtypes.scalar_type_of(x) is dtypes.scalar_type_of(type(x)) is type(x)
+
+
 def test_an_explicit_64_bit_dtype_warns_at_the_users_line() -> None:
     with options.enable_x64(False), pytest.warns(UserWarning) as caught:
         assert dtypes.user_dtype("float64", "zeros") == dtypes.float32
@@ -356,6 +361,7 @@ def test_kinds_partition_the_dtypes() -> None:
             dtypes.is_complex: complex,
         }
         assert dtypes.scalar_type_of(dtype) is python[true[0]]
+        assert dtypes.scalar_type_of(np.zeros(2, dtype)) is python[true[0]]
         assert dtypes.is_inexact(dtype) == (dtypes.is_float(dtype) or dtypes.is_complex(dtype))
         assert dtypes.is_unsigned(dtype) == dtype.name.startswith("uint")
         assert dtypes.is_signed(dtype) == (

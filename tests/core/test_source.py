@@ -364,3 +364,67 @@ def test_public_functions_leave_without_our_frames_and_can_be_pickled():
         assert {frame.path.name for frame in caught.traceback} == {"test_source.py"}
         assert pickle.loads(pickle.dumps(f)) is f
         assert f.__module__.startswith("tinyjax") and inspect.signature(f)
+
+
+def refused(f):
+    with pytest.raises(Exception) as e:
+        f()
+    return str(e.value).split("\n")
+
+
+def test_what_python_raises_in_our_code_is_shown_with_the_users_call():
+    x = np.ones((2, 3), np.float32)
+    first, call, line = refused(lambda: tinyjax.lax.round(x, None))
+    assert first == "None is not a valid RoundingMethod"  # Python's enum says so
+    assert call == "  in round(x = f32[2,3], rounding_method = None)"
+    assert line.startswith("  at test_source.py:")
+    _, call, _ = refused(lambda: tinyjax.numpy.stack([x, x], {}, zz=[x, 1]))
+    assert call == "  in stack(arrays = [f32[2,3], f32[2,3]], axis = {}, zz = [f32[2,3], 1])"
+    _, call, _ = refused(lambda: tinyjax.numpy.ones(3).sum(keep=True))
+    assert call == "  in sum(a = f32[3], keep = True)"
+
+
+def test_what_an_op_refuses_is_shown_with_the_users_call():
+    where = np.ones(4, bool)
+    first, call, _ = refused(lambda: tinyjax.numpy.nanmean(np.ones((2, 3)), where=where))
+    assert first.startswith("expand: cannot broadcast to (2, 3)")
+    assert call == "  in nanmean(a = f64[2,3], where = bool[4])"
+
+
+def test_a_message_of_ours_needs_no_call():
+    lines = refused(lambda: tinyjax.numpy.reshape(np.ones(3), (2, 2)))
+    assert not any(line.startswith("  in ") for line in lines)
+
+
+def test_an_argument_whose_repr_fails_is_named_by_its_type():
+    class Odd:
+        def __repr__(self):
+            raise RuntimeError
+
+    _, call, _ = refused(lambda: tinyjax.numpy.bartlett(Odd()))
+    assert call == "  in bartlett(M = <Odd>)"
+
+
+def test_where_our_functions_call_each_other_the_outer_one_is_shown():
+    @source.api_boundary
+    def inner(y):
+        return y < None
+
+    @source.api_boundary
+    def outer(x):
+        return inner(x + 1)
+
+    inner.__wrapped__.__code__ = inner.__wrapped__.__code__.replace(co_filename=source.__file__)
+    outer.__wrapped__.__code__ = outer.__wrapped__.__code__.replace(co_filename=source.__file__)
+    assert refused(lambda: outer(2))[1:2] == ["  in outer(x = 2)"]
+    assert refused(lambda: inner(2))[1:2] == ["  in inner(y = 2)"]
+
+    def between(x):
+        return inner(x + 1)
+
+    @source.api_boundary
+    def calls(f, x):
+        return f(x)
+
+    calls.__wrapped__.__code__ = calls.__wrapped__.__code__.replace(co_filename=source.__file__)
+    assert refused(lambda: calls(between, 2))[1:2] == ["  in inner(y = 3)"]

@@ -751,3 +751,6 @@ def test_the_registry_handle():
     registry = tu.default_registry
     assert registry.flatten((1, 2)) == tu.tree_flatten((1, 2))
     assert registry.is_node(dict) and not registry.is_node(int)
+    for one_level in (registry.flatten_one_level, registry.flatten_one_level_with_keys):
+        assert one_level(np.ones(2)) is None and one_level([1, 2]) is not None
+    assert registry.flatten_one_level({"b": 1, "a": 2}) == ([2, 1], ("a", "b"))

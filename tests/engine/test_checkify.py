@@ -293,6 +293,40 @@ def test_a_custom_rule_survives():
     assert g == 100 and err.get() == "f of -2.0 (`check` failed)"
 
 
+@pytest.mark.parametrize("wrap", ["jit", "scan", "cond"])
+def test_checks_that_are_not_asked_for_are_dropped(wrap):
+    def case(J, C):
+        def f(x):
+            C.check(x > 0, "negative")
+            return J.numpy.sin(x)
+
+        g = {
+            "jit": J.jit(f),
+            "scan": lambda x: J.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0],
+            "cond": lambda x: J.lax.cond(x < 0, f, lambda x: x, x),
+        }[wrap]
+        error, y = C.checkify(g, errors=C.div_checks)(J.numpy.float32(-1))
+        assert error.get() is None
+        return y
+
+    assert_same(case(tinyjax, checkify), case(oracle, oracle_checkify), weak=False)
+
+
+def test_a_function_without_checks_left_has_no_effects():
+    """So a jitted checkified function can be exported, and its derivatives cost nothing more."""
+
+    def f(x):
+        checkify.check(x > 0, "negative")
+        return tinyjax.numpy.sqrt(x)
+
+    g = tinyjax.jit(lambda x: checkify.checkify(tinyjax.jit(f))(x)[1])
+    x = np.float32(4)
+    assert "token" not in str(tinyjax.make_jaxpr(g)(x))
+    assert tinyjax.export.export(g)(x).call(x) == 2
+    whole = tinyjax.export.export(tinyjax.jit(checkify.checkify(f)))(x)
+    assert whole.call(-x)[0].get() == "negative (`check` failed)"
+
+
 @pytest.mark.parametrize(
     "run, text",
     [

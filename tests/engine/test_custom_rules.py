@@ -462,3 +462,48 @@ def test_keyword_only_parameters_keep_their_defaults():
         return float(power(3.0)), float(J.grad(power)(3.0))
 
     assert results(tinyjax) == results(jax) == (9.0, 7.0)
+
+
+def test_a_rule_that_is_not_linear_in_its_tangent_cannot_be_transposed():
+    def slope(J):
+        f = J.custom_jvp(lambda x: x)
+        f.defjvp(lambda primals, tangents: (primals[0], J.numpy.sin(tangents[0])))
+        return J.grad(f)(1.0)
+
+    for J in (jax, tinyjax):
+        with pytest.raises(NotImplementedError, match="Transpose rule .* 'sin' not implemented"):
+            slope(J)
+
+
+def rule_closing_over(J, w, kind):
+    """Functions whose rules, and in one case they themselves, close over `w`."""
+    if kind == "custom_jvp":
+        f = J.custom_jvp(lambda x: x * 2.0)
+        f.defjvp(lambda primals, tangents: (primals[0] * 2.0, tangents[0] * w * 10.0))
+        return f
+    f = J.custom_vjp(lambda x: x * w if kind == "function" else x * 2.0)
+    if kind == "residual":
+        f.defvjp(lambda x: (f(x), w * 3.0), lambda res, ct: (ct * res * w,))
+    else:
+        f.defvjp(lambda x: (f(x), None), lambda res, ct: (ct * w * 10.0,))
+    return f
+
+
+CLOSING = ["custom_jvp", "function", "bwd", "residual"]
+
+
+@pytest.mark.parametrize("kind", CLOSING)
+@pytest.mark.parametrize("order", ["jit", "vmap", "jit.vmap", "vmap.jit", "jit.grad"])
+def test_rules_may_close_over_traced_values_that_are_not_differentiated(kind, order):
+    """A gradient scaled by an argument of an outer jit, for one: bwd is staged with that as input."""
+
+    def results(J):
+        numpy = np.array([0.3, -0.5, 0.8], "f4")
+        slope = J.grad(lambda w, x: rule_closing_over(J, w, kind)(x), 1)
+        if order == "jit.grad":
+            return J.jit(J.grad(lambda w, x: slope(w, x) * x, 1))(2.0, 3.0)
+        for name in reversed(order.split(".")):
+            slope = getattr(J, name)(slope)
+        return slope(numpy, numpy + 1) if "vmap" in order else slope(2.0, 3.0)
+
+    np.testing.assert_allclose(results(tinyjax), results(jax), rtol=1e-6)

@@ -263,6 +263,34 @@ def cond_grad_closure(J):
     )
 
 
+@case("Python may read what has no derivative")
+def read_steps(J):
+    """Once rounding refused to become a Python number, as if its gradient would be lost."""
+    steps = [J.numpy.floor, J.numpy.ceil, round, J.numpy.trunc, J.numpy.sign, lambda x: x // 1.5]
+    inside = [
+        J.jit(lambda x: J.numpy.floor(x) * 3),
+        lambda x: J.lax.cond(x > 0, J.numpy.floor, J.numpy.ceil, x),
+        lambda x: J.lax.scan(lambda c, _: (c + J.numpy.floor(x), None), 0.0, None, length=2)[0],
+    ]
+    return [
+        (
+            J.grad(lambda x, f=f: float(f(x)) * x)(2.7),
+            J.jvp(lambda x, f=f: np.asarray(f(x)) * x, (2.7,), (1.0,)),
+            J.grad(J.grad(lambda x, f=f: float(f(x)) * x**3))(2.7),
+        )
+        for f in (*steps, *inside)
+    ]
+
+
+@case("device_get gives traced values back")
+def get_traced(J):
+    return (
+        J.grad(lambda x: J.device_get(x) * x)(2.0),
+        J.jit(lambda x: J.device_get({"x": x})["x"] * 2)(2.0),
+        J.vmap(lambda x: J.device_get(x) + 1)(x3),
+    )
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_jaxs(name):
     check(CASES[name], weak=False)

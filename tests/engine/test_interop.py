@@ -194,8 +194,31 @@ def test_a_capsule_is_consumed_by_name_only() -> None:
         from_dlpack(np.arange(3.0).__dlpack__())
 
 
+def test_numpy_s_name_for_it_is_the_same_import() -> None:
+    t = pytest.importorskip("torch").arange(64.0).to(dtype=pytest.importorskip("torch").bfloat16)
+    x = jnp.from_dlpack(t)
+    assert x.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(x.astype(np.float32), np.arange(64.0))
+    source = jnp.zeros(16)  # aligned when it is exported
+    seen = np.from_dlpack(source)
+    assert address(jnp.from_dlpack(seen)) == address(source)
+    assert address(jnp.from_dlpack(seen, copy=True)) != address(source)
+    with pytest.raises(ValueError, match="row-major"):
+        jnp.from_dlpack(seen[::2], copy=False)
+    with pytest.raises(TypeError, match="must have __dlpack__"):
+        jnp.from_dlpack(3)
+
+
+def test_asarray_copies_on_request() -> None:
+    x = jnp.arange(3.0)
+    y = jnp.asarray(x, copy=True)
+    assert jnp.asarray(x) is x is jnp.asarray(x, copy=False)
+    assert y is not x and address(y) != address(x)
+
+
 def test_our_own_arrays_pass_through() -> None:
     x = jnp.arange(3.0)
+    assert x.is_ready() and x.block_until_ready() is x
     assert from_dlpack(x) is x
 
 

@@ -11,9 +11,10 @@ import pytest
 
 import tinyjax
 from tests.oracle import numbers
-from tinyjax import lax
+from tinyjax import api_util, lax
 from tinyjax import numpy as jnp
 from tinyjax.extend import core as extend
+from tinyjax.extend import linear_util
 from tinyjax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
 X = numbers(4)
@@ -200,6 +201,39 @@ def test_names_with_p_are_the_primitives():
     np.testing.assert_array_equal(lax.add_p.bind(X, X), X + X)
     with pytest.raises(AttributeError, match="no_such_p"):
         _ = lax.no_such_p
+
+
+def test_call_primitives_apply_a_jaxpr():
+    closed = tinyjax.make_jaxpr(lambda x: (jnp.sin(x), x + 1))(X)
+    for primitive in (extend.primitives.call_p, extend.primitives.closed_call_p):
+        wave, plus = primitive.bind(X, call_jaxpr=closed)
+        np.testing.assert_allclose(wave, np.sin(X), rtol=1e-6)
+        np.testing.assert_array_equal(plus, X + 1)
+    slope = tinyjax.grad(lambda x: primitive.bind(x, call_jaxpr=closed)[0].sum())(X)
+    np.testing.assert_allclose(slope, np.cos(X), rtol=1e-6)
+
+
+def test_a_function_of_trees_becomes_one_of_leaves():
+    def f(x: Any, scale: Any) -> Any:
+        return {"twice": 2 * x["a"], "all": x["b"] * scale}
+
+    leaves, tree = tinyjax.tree.flatten((({"a": X, "b": X + 1},), {"scale": 3.0}))
+    info = api_util.debug_info("test", f, ({"a": X, "b": X},), {"scale": 3.0})
+    assert info.arg_names == ("x['a']", "x['b']", "scale")
+    still = api_util.debug_info("test", f, (X, 3.0), {}, static_argnames=("scale",))
+    assert still.arg_names == ("x",)
+    flat, out_tree = api_util.flatten_fun(linear_util.wrap_init(f, debug_info=info), tree)
+    with pytest.raises(linear_util.StoreException, match="called 0 times"):
+        out_tree()
+    closed = tinyjax.make_jaxpr(flat.call_wrapped)(*leaves)
+    results = tinyjax.tree.unflatten(out_tree(), extend.jaxpr_as_fun(closed)(*leaves))
+    np.testing.assert_array_equal(results["all"], 3 * (X + 1))
+    np.testing.assert_array_equal(results["twice"], 2 * X)
+    scaled = linear_util.wrap_init(f, {"scale": 5.0})
+    positional, _ = api_util.flatten_fun_nokwargs(scaled, tree.children()[0])
+    np.testing.assert_array_equal(positional.call_wrapped(*leaves[:2])[0], 5 * (X + 1))
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        api_util.safe_map(lambda a, b: a, [1], [1, 2])
 
 
 def test_check_jaxpr_names_what_does_not_fit():

@@ -243,6 +243,10 @@ REFUSED = {
     "jit unhash": lambda J: J.jit(lambda x, n: x, static_argnums=1)(1.0, [1]),
     "jit badnum": lambda J: J.jit(lambda x: x, static_argnums=3),
     "jit badname": lambda J: J.jit(lambda x: x, static_argnames="q"),
+    "jit static donated": lambda J: J.jit(lambda x: x, static_argnums=0, donate_argnums=0),
+    "jit static donated name": lambda J: J.jit(
+        lambda x, y: x, static_argnums=(0,), donate_argnames=("y", "x")
+    ),
     "jit ret": lambda J: J.jit(lambda x: "s")(x3),
     "scan carry": lambda J: J.lax.scan(lambda c, x: (c[None], x), x3, x3),
     "scan tree": lambda J: J.lax.scan(lambda c, x: ((c, c), x), 0.0, x3),

@@ -56,6 +56,15 @@ jnp, x, y = jax.numpy, np.arange(4.0, dtype="f4"), np.ones((3, 4, 2), "f4")
 f = lambda x: x * 2
 show = lambda *values: [print(str(v.shape), np.round(np.asarray(v), 4).astype("f8").round(3).tolist()) for v in jax.tree.leaves(values)]
 print(len(jax.devices()), jax.local_device_count(), jax.devices()[3].id)
+third = jax.sharding.SingleDeviceSharding(jax.devices()[2])
+for v in (
+    jnp.zeros(3, device=third), jnp.arange(3, device=jax.devices()[1]), jnp.eye(2, device=third),
+    jnp.linspace(0, 1, 3, device=third), jnp.ones(3).astype("int32", device=third),
+    jnp.asarray(jnp.ones(3), device=third), jnp.fft.fftfreq(4, device=third),
+    jax.lax.full((2,), 1.0, sharding=third), jax.lax.full_like(x, 2.0, None, None, third),
+    jax.jit(lambda: jnp.zeros(3, device=jax.devices()[0]))(),
+):
+    print(sorted(d.id for d in v.devices()), v.dtype, v.tolist())
 show(jax.pmap(f)(x), jax.pmap(f)(x[:2]), jax.pmap(lambda t: t["a"] * 2, in_axes=0)({{"a": x}}))
 show(jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(x))
 show(jax.pmap(lambda x: jax.lax.psum(x, "i"), "i", out_axes=None)(x))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax as oracle
 import jax.ad_checkpoint as oracle_ad_checkpoint
 import numpy as np
 import pytest
@@ -129,6 +130,21 @@ def test_static_arguments_by_keyword():
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+def test_static_arguments_that_have_no_hash_are_traced_each_time():
+    runs = []
+
+    def scaled(x: Any, factors: list[float]) -> Any:
+        runs.append(factors)
+        return jnp.sin(x * factors[0]).sum()
+
+    f = tinyjax.checkpoint(scaled, static_argnums=1)
+    for factors in ([2.0], [2.0], [3.0]):
+        want = tinyjax.grad(scaled)(X, factors)
+        runs.clear()
+        np.testing.assert_allclose(tinyjax.grad(f)(X, factors), want, rtol=1e-6)
+        assert runs == [factors]
+
+
 def test_checkpoint_is_a_decorator():
     decorated: Case = lambda J: J.checkpoint(lambda x: x * 2)(X)
     check(decorated)
@@ -156,3 +172,85 @@ def test_policies_see_into_jitted_functions():
             tinyjax.grad(wrapped, (0, 1))(W, X), tinyjax.grad(f, (0, 1))(W, X), strict=True
         ):
             np.testing.assert_allclose(got, of, rtol=1e-5)
+
+
+def looped(J: Any) -> Any:
+    """A loop with a contraction and a named value per step, read from behind."""
+    name = J.ad_checkpoint.checkpoint_name
+
+    def f(w: Any, x: Any) -> Any:
+        def step(c: Any, _: None) -> Any:
+            c = J.numpy.sin(name(J.jit(J.numpy.matmul)(c, w), "hidden"))
+            return c, c
+
+        c, ys = J.lax.scan(step, x, None, length=5)
+        return J.numpy.sum(c * ys[0])
+
+    return f
+
+
+def twice(J: Any) -> Any:
+    """Two loops, one after the other, and values that only one of two saved ones needs."""
+
+    def f(w: Any, x: Any) -> Any:
+        def step(c: Any, r: Any) -> Any:
+            return J.numpy.tanh(c @ w) * r, J.numpy.sin(c)
+
+        c, ys = J.lax.scan(step, x, J.numpy.ones(3))
+        return J.numpy.sum(J.lax.scan(step, c, ys.sum((1, 2)), reverse=True)[0] @ w)
+
+    return f
+
+
+SEEN: dict[str, Any] = {
+    "nothing": lambda P: P.nothing_saveable,
+    "dots": lambda P: P.dots_saveable,
+    "names": lambda P: P.save_only_these_names("hidden"),
+    "other names": lambda P: P.save_only_these_names("other"),
+    "both": lambda P: P.save_from_both_policies(
+        P.dots_saveable, P.save_only_these_names("hidden")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", [looped, twice])
+@pytest.mark.parametrize("name", SEEN)
+def test_policies_see_into_scans_as_jaxs_do(name: str, program: Any):
+    from jax._src.ad_checkpoint import saved_residuals  # not public there
+
+    w, x = numbers(4, 4), numbers(2, 4)
+    pairs = [(oracle, saved_residuals), (tinyjax, ad_checkpoint.saved_residuals)]
+    found, derivatives = [], []
+    for J, residuals in pairs:
+        f = J.checkpoint(program(J), policy=SEEN[name](J.checkpoint_policies))
+        found.append(sorted(of.shape for of, _ in residuals(f, w, x)))
+        g = J.grad(f, (0, 1))
+        derivatives.append([*g(w, x), *J.jit(g)(w, x), *J.jvp(g, (w, x), (w, x))[1]])
+    assert found[0] == found[1]
+    for want, got in zip(*derivatives, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
+def test_a_value_that_only_a_saved_one_needs_is_not_saved_too():
+    everything = tinyjax.checkpoint(lambda x: jnp.sin(jnp.exp(x)), policy=P.everything_saveable)
+    assert len(ad_checkpoint.saved_residuals(everything, X)) == 2  # exp(x) and cos(exp(x))
+    f = tinyjax.checkpoint(block, policy=P.everything_saveable)
+    words = [source for _, source in ad_checkpoint.saved_residuals(f, W, X)]
+    assert not any(s.startswith("output of dot_general") for s in words)
+
+
+def test_what_a_scan_saves_is_not_computed_again():
+    def f(w: Any, x: Any) -> Any:
+        return jnp.sum(lax.scan(lambda c, _: (jnp.sin(c @ w), None), x, None, length=8)[0])
+
+    w, x = numbers(16, 16), numbers(16, 16)
+    flops = [
+        tinyjax.jit(tinyjax.value_and_grad(g)).lower(w, x).cost["flops"]
+        for g in (
+            f,
+            tinyjax.checkpoint(f, policy=P.dots_saveable),
+            tinyjax.checkpoint(f, policy=P.nothing_saveable),
+        )
+    ]
+    product = 2 * 16**3 * 8
+    assert flops[1] - flops[0] < product / 4 < product <= flops[2] - flops[1]

@@ -128,6 +128,18 @@ def test_memory_is_told_by_jaxs_names():
     assert found.alias_size_in_bytes == 48
     assert found.peak_memory_in_bytes == stats.cost_analysis()["peak bytes"]
     assert found.temp_size_in_bytes == stats.cost_analysis()["arena bytes"]
+    more = jit(lambda x: jnp.sort(x) + jnp.cumsum(jnp.sort(x, axis=0), axis=1)).lower(X).compile()
+    assert len(more.lowered.kernels) > len(stats.lowered.kernels)
+    code = [m.memory_analysis().generated_code_size_in_bytes for m in (stats, more)]
+    assert 0 < code[0] < code[1]
+
+
+def test_operations_are_those_that_run():
+    """Not those of a branch's, a loop's or a call's results that nobody reads."""
+    f = tinyjax.function(lambda x: (jnp.sin(x), x @ x), precompile=True)
+    x = jnp.ones((3, 3))
+    assert jit(lambda x: f(x)[0]).lower(x).cost["flops"] == 9
+    assert jit(lambda x: f(x)[1] + f(x)[0]).lower(x).cost["flops"] == 9 + 54 + 9
 
 
 def test_a_lowered_function_goes_through_the_ordinary_doors(lowered):

@@ -1034,6 +1034,10 @@ def programs(J: Any) -> dict[str, Row]:
         tol=1e-2,
     )
     row("initializer", lambda k, x: nn.initializers.normal()(k, (x.shape[0], 3)), key, X)
+    for mode in ("fan_in", "fan_out", "fan_avg", "fan_geo_avg"):
+        fans = nn.initializers.variance_scaling(2.0, mode, "truncated_normal")
+        row(mode, lambda k, x, fans=fans: fans(k, (x.shape[0], 3)), key, X)
+    row("kernel", lambda k, x: nn.initializers.he_uniform()(k, (2, x.shape[0], 3)), key, X)
     row(
         "mvn",
         lambda k, x: random.multivariate_normal(k, jnp.zeros(2), jnp.eye(2), (x.shape[0],)),

@@ -237,6 +237,14 @@ def vmap_over_jit(J, counted):
     J.vmap(J.vmap(f))(np.ones((2, 3), "f4"))
 
 
+def vmap_with_axis_name_over_jit(J, counted):
+    f = J.jit(counted(lambda x: x * J.lax.psum(x, "i") + J.lax.axis_index("i")))
+    for x in (x3, x3 + 1, x2):
+        J.vmap(f, axis_name="i")(x)
+    J.vmap(J.vmap(f, axis_name="i"), axis_name="j")(np.ones((2, 3), "f4"))
+    J.vmap(J.grad(lambda x: f(x)), axis_name="i")(x3)
+
+
 def jit_over_vmap(J, counted):
     f = J.jit(J.vmap(counted(lambda x: x * 2)))
     repeat(2, f, x3)

@@ -180,6 +180,7 @@ REFUSED = {
     "vmap outnone": lambda J: J.vmap(lambda a: a, out_axes=None)(x3),
     "vmap outtree": lambda J: J.vmap(lambda a: (a, a), out_axes=(0, 0, 0))(x3),
     "vmap outoob": lambda J: J.vmap(lambda a: a, out_axes=3)(x3),
+    "vmap bool axes": lambda J: J.vmap(lambda a: a, in_axes=True)(x3),
     "vmap float axes": lambda J: J.vmap(lambda a: a, in_axes=0.5)(x3),
     "vmap intree": lambda J: J.vmap(lambda a: a["a"], in_axes=({"b": 0},))({"a": x3}),
     "vmap ret": lambda J: J.vmap(lambda x: "s")(x3),

@@ -135,3 +135,8 @@ ERRORS: dict[str, Case] = {
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors_are_those_of_jax(name: str):
     raises(ERRORS[name])
+
+
+def test_each_primal_needs_a_series():
+    with pytest.raises(ValueError, match="1 primals and 2 series"):
+        tinyjax.experimental.jet.jet(lambda x: x, (1.0,), ((1.0,), (2.0,)))

@@ -167,15 +167,15 @@ def test_a_shared_predicate_keeps_one_loop():
         [i32[()], f32[5]],
         """
         { lambda a:i32[] b:f32[5]. let
-            _:i32[] _:i32[] c:f32[5] = while[
-              cond={ lambda a:i32[] b:i32[] c:f32[5]. let d:bool[] = cmplt a b in (d,) }
-              body={ lambda a:i32[] b:i32[] c:f32[5]. let
-                  d:i32[] = add a 1
+            _:i32[]{weak} _:i32[] c:f32[5] = while[
+              cond={ lambda a:i32[]{weak} b:i32[] c:f32[5]. let d:bool[] = cmplt a b in (d,) }
+              body={ lambda a:i32[]{weak} b:i32[] c:f32[5]. let
+                  d:i32[]{weak} = add a 1
                   e:f32[5] = mul 2.0 c
                 in (d, b, e) }
               cond_consts=0
               body_consts=0
-            ] 0:i32[] a b
+            ] 0:i32[]{weak} a b
           in (c,) }""",
     )
 

@@ -139,3 +139,14 @@ def test_the_gradient_of_pmax_goes_to_the_largest() -> None:
 def test_participants_that_are_sent_nothing_get_zeros() -> None:
     out = J.vmap(lambda x: J.lax.ppermute(x, "i", [(0, 2)]), axis_name="i")(X)
     np.testing.assert_array_equal(out, np.stack([0 * X[0], 0 * X[0], X[0], 0 * X[0]]))
+
+
+def test_a_jitted_function_serves_every_mapping_of_an_axis():
+    """Its trace is shared; the index is that of the axis it is called under."""
+    f = tinyjax.jit(lambda x: x + 10 * tinyjax.lax.axis_index("i"))
+    g = lambda x: tinyjax.vmap(f, axis_name="i")(x)
+    twice = tinyjax.vmap(lambda r: (g(r), f(r[0])), axis_name="i")
+    inner, outer = twice(np.zeros((2, 2), np.float32))
+    np.testing.assert_array_equal(inner, [[0, 10], [0, 10]])
+    np.testing.assert_array_equal(outer, [0, 10])
+    np.testing.assert_array_equal(g(np.ones(2, np.float32)), [1, 11])

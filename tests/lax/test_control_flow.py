@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import tinyjax as jax
+import tinyjax.numpy as jnp
 from tests.oracle import Case, check, numbers, pullback, raises, x64
+from tinyjax import lax
 
 X = numbers(5)
 M = numbers(5, 3)
@@ -65,6 +67,8 @@ CASES: dict[str, Case] = {
     "map": lambda J: J.lax.map(lambda x: x * 2 + x[0], M),
     "map tree": lambda J: J.lax.map(lambda t: {"s": t[0] + t[1].sum()}, (X, M)),
     "map batch_size": lambda J: J.lax.map(lambda x: x * 2, M, batch_size=2),
+    "map batch_size of nothing": lambda J: J.lax.map(lambda x: x * 2, M[:0], batch_size=2),
+    "map batch_size rest": lambda J: J.lax.map(lambda x: (x, x.sum()), M, batch_size=3),
     "map batch_size whole": lambda J: J.lax.map(lambda x: x.sum(), M, batch_size=5),
     "while": lambda J: J.lax.while_loop(lambda c: c < 100, lambda c: c * 3, 2),
     "while tree": lambda J: J.lax.while_loop(
@@ -100,6 +104,19 @@ CASES: dict[str, Case] = {
     ),
     "fori index dtype": lambda J: J.lax.fori_loop(
         np.int32(0), np.int32(3), lambda i, c: c + i, np.int32(0)
+    ),
+    "fori index of Python and NumPy bounds": lambda J: [
+        J.lax.fori_loop(low, high, lambda i, c: c + i, 0)
+        for low, high in ((np.int8(0), 3), (np.int8(0), np.int8(3)), (0, np.int32(3)))
+    ],
+    "fori index of traced bounds": lambda J: [
+        J.jit(lambda n, low=low: J.lax.fori_loop(low, n, lambda i, c: c + i, 0))(high)
+        for low, high in ((0, 3), (np.int8(0), np.int8(3)), (0, np.int16(3)), (np.int32(0), 3))
+    ],
+    "promoted carry is strong": lambda J: (
+        J.lax.scan(lambda c, _: (c + 1.5, c), 0, None, length=3),
+        J.lax.while_loop(lambda c: c < 3, lambda c: c + 1.5, 0),
+        J.lax.fori_loop(0, 3, lambda i, c: c + 1.5, 0),
     ),
     "cond true": lambda J: J.lax.cond(True, lambda x: x + 1, lambda x: x - 1, 3.0),
     "cond number": lambda J: J.lax.cond(0, lambda: 1, lambda: 2),
@@ -186,6 +203,8 @@ EAGER = [
     "switch",
     "cond tree",
     "map tree",
+    "while vmapped",
+    "fori backwards bounds",
 ]
 
 
@@ -220,6 +239,21 @@ def test_values_that_do_not_change_are_not_carried() -> None:
     np.testing.assert_allclose(f(big, big[0]), np.full(64, 64.0**3), rtol=1e-6)
 
 
+def test_a_promotion_may_need_any_number_of_stagings() -> None:
+    """Each staging promotes one more leaf; the last one is of what the loop really carries."""
+
+    def body(c: Any, _: Any = None) -> Any:
+        return (*c[1:], c[-1] + np.float32(0.5)), c[0]
+
+    init = (1, 2, 3, 4, 5)
+    carry, ys = jax.lax.scan(body, init, None, length=2)
+    assert [str(c.dtype) for c in (*carry, ys)] == ["float32"] * 6
+    np.testing.assert_array_equal(ys, [1, 2])
+    np.testing.assert_array_equal(carry, [3, 4, 5, 5.5, 6])
+    last = jax.lax.while_loop(lambda c: c[-1] < 6, lambda c: body(c)[0], init)
+    np.testing.assert_array_equal(last, [3, 4, 5, 5.5, 6])
+
+
 REFUSED: list[tuple[Case, str]] = [
     (lambda J: J.lax.scan(lambda c, x: (c, x), 0.0, 3.0), "no leading axis"),
     (lambda J: J.lax.scan(3, 0.0, X), "callable"),
@@ -233,6 +267,8 @@ REFUSED: list[tuple[Case, str]] = [
         "leaves as f32[]",
     ),
     (lambda J: J.lax.fori_loop(0.5, 3, lambda i, c: c, 0), "integer"),
+    (lambda J: J.lax.fori_loop(np.int8(0), np.int16(3), lambda i, c: c, 0), "equal types"),
+    (lambda J: J.lax.fori_loop(0, np.uint8(3), lambda i, c: c, 0), "int32 and uint8"),
     (
         lambda J: J.jit(lambda n: J.lax.fori_loop(0, n, lambda i, c: c, 0, unroll=2))(3),
         "statically known",
@@ -250,3 +286,70 @@ REFUSED: list[tuple[Case, str]] = [
 @pytest.mark.parametrize(("case", "text"), REFUSED)
 def test_what_jax_refuses_is_refused_with_the_reason(case: Case, text: str) -> None:
     assert text in str(raises(case))
+
+
+# --- what a branch computes is computed where it runs ---------------------------------------------
+
+
+def counted(name, counts):
+    """A function for callbacks that counts its calls."""
+
+    def host(x):
+        counts[name] = counts.get(name, 0) + 1
+        return np.asarray(x) * 2
+
+    spec = jax.ShapeDtypeStruct((), np.float32)
+    return lambda x: jax.pure_callback(host, spec, x, vmap_method="sequential")
+
+
+def test_a_branch_that_is_not_taken_calls_nothing_though_it_closes_over_its_values():
+    """Once what a branch made of outer values alone was computed in front of the branches."""
+    counts: dict = {}
+    a, b = counted("a", counts), counted("b", counts)
+    one = np.float32(1)
+
+    @jax.jit
+    def chosen(x, i):
+        return lax.switch(i, [lambda: x, lambda: a(x), lambda: a(x) + b(x)])
+
+    assert [float(chosen(one, i)) for i in range(3)] == [1.0, 2.0, 4.0]
+    assert counts == {"a": 2, "b": 1}
+    counts.clear()
+
+    @jax.jit
+    def in_a_loop(x):
+        step = lambda c, i: (lax.cond(i == 1, lambda: a(c), lambda: c), None)
+        return lax.scan(step, x, np.arange(4))[0]
+
+    assert float(in_a_loop(one)) == 2.0 and counts == {"a": 1}
+    counts.clear()
+
+    @jax.jit
+    def nested(x, i):
+        inner = lambda: lax.cond(i > 1, lambda: a(x), lambda: b(x))
+        return lax.cond(i > 0, inner, lambda: x)
+
+    assert [float(nested(one, i)) for i in range(3)] == [1.0, 2.0, 2.0]
+    assert counts == {"a": 1, "b": 1}
+
+
+def test_a_branch_reads_what_was_computed_outside_and_computes_the_rest():
+    def f(w, x):
+        g = jax.grad(lambda w: jnp.tanh(x @ w).sum())(w)
+        return lax.cond(jnp.isfinite(g).all(), lambda: w - 0.1 * g, lambda: w), g
+
+    text = str(jax.make_jaxpr(f)(np.ones(3, np.float32), np.ones((2, 3), np.float32)))
+    before, _, branches = text.partition("cond[")
+    assert "tanh" in before and "tanh" not in branches
+    assert "mul 0.1" in branches and "mul 0.1" not in before
+
+
+def test_equal_branches_over_equal_values_each_compute_their_own():
+    def f(x, i):
+        for n in range(3):
+            x = x + lax.cond(i > n, lambda: jnp.sin(x).sum(), lambda: 0.0)
+        return x + lax.cond(i > 3, lambda: jnp.cos(x).sum(), lambda: jnp.cos(x).max())
+
+    text = str(jax.make_jaxpr(f)(np.ones(3, np.float32), 1))
+    main = text.split(" in\n")[-1]
+    assert "sin" not in main and "cos" not in main.partition("cond[")[0]

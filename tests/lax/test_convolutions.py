@@ -79,6 +79,7 @@ WRONG = {
     "strides": {"window_strides": (1, 1)},
     "pads": {"padding": [(0, 0), (0, 0)]},
     "name of padding": {"padding": "BOGUS"},
+    "transposed, padded by name": {"padding": "VALID", "lhs_dilation": (2,)},
     "zero dilation of the kernel": {"rhs_dilation": (0,)},
     "zero dilation of the input": {"lhs_dilation": (0,)},
 }

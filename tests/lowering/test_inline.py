@@ -136,8 +136,16 @@ class TestKeys:
         assert [a.shape for a in kept.aval.elts] == [(2,), (5, 2)]
 
     def test_arithmetic_is_refused(self):
-        with pytest.raises(LoweringError, match="SORT is not defined on typed keys"):
-            inline(tuple_of(B.sort([keys(0, 3)], 0)))
+        with pytest.raises(LoweringError, match="FFT is not defined on typed keys"):
+            inline(tuple_of([UOp(Op.FFT, (keys(0, 4),), ("fft", (4,)))]))
+        with pytest.raises(TypeError, match="no arithmetic"):
+            B.sort([keys(0, 3)], 0)
+
+    def test_a_sort_moves_words(self):
+        flat = inline(tuple_of(B.sort([arg(0, (3, 5), I32), keys(1, 3, 5)], 0)))
+        assert [o.shape for o in flat.src] == [(3, 5), (3, 5, 2)]
+        (kept,) = [n for n in toposort(flat.src) if n.op is Op.SORT]
+        assert [s.shape for s in kept.src] == [(3, 5)] * 3
 
 
 def test_flattening_is_one_walk_per_call_site():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -69,6 +72,20 @@ def test_each_pass_takes_the_stage_that_one_before_it_gives():
 def test_the_list_prints_a_line_per_pass():
     lines = str(PASSES).splitlines()
     assert [line.split()[0] for line in lines if line[0] != " "] == [p.name for p in PASSES]
+
+
+SPECIFIED_IN = {
+    "rangeify": "test_rangeify.py",
+    "gate_loads": "test_guards.py",
+    "shrink_ranges": "test_guards.py",
+}
+"""Passes whose expected text is in the file that tests them; the others have one in passes/."""
+
+
+@pytest.mark.parametrize("name", [p.name for p in PASSES])
+def test_every_pass_has_a_file_that_reads_as_its_specification(name):
+    file = Path(__file__).parent / SPECIFIED_IN.get(name, f"passes/test_{name}.py")
+    assert {"assert_pass(", "assert_text("} & set(re.findall(r"assert_\w+\(", file.read_text()))
 
 
 def test_what_runs_is_what_the_list_says_in_its_order():

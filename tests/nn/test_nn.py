@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tinyjax as jax
 from tests.oracle import Case, check, numbers, pullback, raises
 
 X = numbers(4, 6)
@@ -78,6 +79,8 @@ CASES |= {
     "one_hot": lambda J: J.nn.one_hot(np.array([0, 2, 5, -1]), 4),
     "one_hot axis": lambda J: J.nn.one_hot(np.array([[0, 2]]), 3, axis=0, dtype=np.int32),
     "one_hot scalar": lambda J: J.nn.one_hot(1, 3),
+    "relu6 of integers": lambda J: J.nn.relu6(np.arange(-1, 9)).astype(np.float32),
+    "standardize stable": lambda J: J.nn.standardize(X, algorithm="stable"),
 }  # fmt: skip
 
 Q, K = numbers(2, 5, 4, 8), numbers(2, 7, 2, 8, seed=1)
@@ -103,6 +106,12 @@ CASES |= {
         J, lambda q, k, v: J.nn.dot_product_attention(q, k, v, is_causal=True), Q, K, V
     ),
 }  # fmt: skip
+
+
+def test_a_number_between_classes_is_none_of_them() -> None:
+    """jax says the same, with a warning about floats."""
+    hot = jax.nn.one_hot(np.float32([0, 1.5, 2]), 3)
+    np.testing.assert_array_equal(hot, [[1, 0, 0], [0, 0, 0], [0, 0, 1]])
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -332,7 +332,7 @@ OPERATORS = [
     *(f"p {op} 2.5" for op in "+ - * / // % ** ==".split()),
     *(f"i {op} 3" for op in "+ - * / // % ** & | ^ << >> < ==".split() if op not in ("**",)),
     *(f"3 {op} j" for op in "+ - * / // % & | ^ << >>".split()), "-a", "+a", "abs(a)", "~i", "~t",
-    "t & t", "t | False", "divmod(a, 2)", "divmod(7, j)", "a**2", "i**2", "p**-1", "p**0.5",
+    "t & t", "t | False", "!round(a)", "!round(bf)", "!round(i8)", "!round(a, 1)", "divmod(a, 2)", "divmod(7, j)", "a**2", "i**2", "p**-1", "p**0.5",
     "2**i.astype('f4')", "i + a", "i + x", "u + s", "h * 2", "bf + 1", "bf * a", "c * 2", "t + 1",
     "t * 2.5", "a.sum()", "a.mean(0)", "a.reshape(3, 2)", "a.reshape(-1)", "a.reshape((3, 2))",
     "a.T", "b3.mT", "b3.transpose(1, 0, 2)", "b3.transpose((2, 0, 1))", "a.astype('int32')",
@@ -349,7 +349,7 @@ OPERATORS = [
 
 # Scalars, empty arrays, extremes, Python numbers: dtype and weak type as much as the value.
 EDGES = [
-    "np.array([])", "np.array([[],[]])", "np.array(3,dtype='float16')", "np.array([True,2])",
+    "np.array([])", "np.array([[],[]])", "np.asarray(range(3))", "np.array(3,dtype='float16')", "np.array([True,2])",
     "np.array([1,2.5,1j])", "np.asarray([np.float32(1),2])", "np.arange(0,1,0.3)",
     "np.arange(5,0,-2)", "np.arange(3.0)", "np.arange(0,10,3,dtype='float32')", "np.arange(-2)",
     "np.linspace(0,10,5,dtype=int)", "np.linspace(0,1,1)", "np.linspace(0,1,0)",

@@ -16,6 +16,7 @@ import pytest
 import tinyjax
 import tinyjax.errors
 from tests.numpy.cases import OPERANDS, TABLES
+from tests.oracle import Case, check
 
 CASES = [case for table in TABLES.values() for case in table]
 
@@ -151,6 +152,21 @@ def test_values_and_types(case: str, x64: bool) -> None:
         if kind is not None:
             assert (g.shape, g.dtype, g.weak_type) == kind
         check_values(g, w, plain)
+
+
+@pytest.mark.parametrize("base", ["i8", "u", "h", "bf", "c", "t", "s", "x"])
+def test_the_exponent_that_python_knows_does_not_promote(base: str) -> None:
+    exponents: list[Case] = [
+        lambda J: True,
+        lambda J: numpy.int64(2),
+        lambda J: numpy.array(2),
+        lambda J: J.numpy.int32(2),
+        lambda J: J.numpy.uint8(3),
+        lambda J: J.numpy.array([2]),
+    ]
+    for exponent in exponents:
+        check(lambda J, e=exponent: J.numpy.power(OPERANDS[base], e(J)))
+        check(lambda J, e=exponent: J.jit(J.numpy.power)(OPERANDS[base], e(J)))
 
 
 def needs_values(case: str) -> bool:

@@ -31,6 +31,8 @@ def test_vectorize_maps_over_broadcast_axes_and_keeps_core_dimensions() -> None:
     assert np.array_equal(product, np.matmul(matrices, vectors[..., None])[..., 0])
     excluded = np.vectorize(lambda v, power: v**power, excluded={1})
     assert np.array_equal(excluded(vectors, 2), vectors**2)
+    bare = np.vectorize(lambda v, power, scale=None: (v, power, scale)[0] * 2)
+    assert np.array_equal(bare(vectors, None, scale=None), vectors * 2)
 
 
 def test_files_keep_dtypes(tmp_path: Any) -> None:

@@ -16,12 +16,16 @@ P = np.float32([0.1, 0.5, 0.9])
 # Results that are equal bit for bit.
 EXACT: dict[str, Case] = {
     "key": lambda J: J.random.key(3),
+    "key of a bool": lambda J: J.random.key(True),
     "key negative": lambda J: J.random.key(-5),
     "PRNGKey": lambda J: J.random.PRNGKey(1234567),
     "PRNGKey array": lambda J: J.random.PRNGKey(np.uint32(7)),
     "split": lambda J: J.random.split(J.random.key(0)),
     "split many": lambda J: J.random.split(J.random.key(0), 5),
     "split shape": lambda J: J.random.split(J.random.PRNGKey(0), (2, 3)),
+    "fold_in of large numbers": lambda J: [
+        J.random.fold_in(J.random.key(0), i) for i in (2**31, 2**32 - 1, np.int32(-1))
+    ],
     "fold_in": lambda J: J.random.fold_in(J.random.key(0), 42),
     "fold_in raw": lambda J: J.random.fold_in(J.random.PRNGKey(0), np.uint32(4000000000)),
     "key_data": lambda J: J.random.key_data(J.random.key(9)),
@@ -90,6 +94,18 @@ EXACT: dict[str, Case] = {
     "indexed keys": lambda J: J.random.split(J.random.key(0), 4)[1:3],
     "stacked keys": lambda J: J.numpy.stack([J.random.key(0), J.random.key(1)]),
     "key dtype": lambda J: str(J.random.key(0).dtype),
+    "keys filled with numbers": lambda J: [
+        J.numpy.zeros((2,), J.random.key(0).dtype),
+        J.numpy.full((2,), 3, J.random.key(0).dtype),
+        J.lax.full((2,), 3, J.random.key(0).dtype),
+        J.jit(J.numpy.ones_like)(J.random.split(J.random.key(0))),
+        J.vmap(J.numpy.zeros_like)(J.random.split(J.random.key(0))),
+        J.lax.full_like(J.random.split(J.random.key(0)), 7),
+    ],
+    "keys filled with a key": lambda J: J.numpy.full_like(
+        J.random.split(J.random.key(0)), J.random.key(3)
+    ),
+    "keys are equal": lambda J: J.random.split(J.random.key(0)) != J.random.key(1),
     "key seed under jit": lambda J: J.jit(J.random.key)(3),
 }  # fmt: skip
 
@@ -113,6 +129,10 @@ CLOSE: dict[str, Case] = {
     "f": lambda J: J.random.f(J.random.key(0), A, A[::-1]),
     "pareto": lambda J: J.random.pareto(J.random.key(0), A),
     "weibull_min": lambda J: J.random.weibull_min(J.random.key(0), 2.0, 1.5, (4,)),
+    "weibull_min of arrays": lambda J: [
+        J.random.weibull_min(J.random.key(0), 2.0, A),
+        J.random.weibull_min(J.random.key(0), A, 1.5, (2, 1)),
+    ],
     "maxwell": lambda J: J.random.maxwell(J.random.key(0), (4,)),
     "double_sided_maxwell": lambda J: (
         J.random.double_sided_maxwell(J.random.key(0), 1.0, 2.0, (4,))
@@ -168,7 +188,46 @@ REFUSED: list[tuple[Case, str]] = [
     (lambda J: J.random.key(np.arange(3)), "scalar"),
     (lambda J: J.random.fold_in(J.random.key(0), np.arange(2)), "scalar"),
     (lambda J: J.random.bernoulli(J.random.key(0), 0.5, mode="mid"), "mode"),
+    (lambda J: J.random.fold_in(J.random.key(0), -1), "out of bounds for uint32"),
+    (lambda J: J.random.fold_in(J.random.key(0), 2**32), "out of bounds for uint32"),
+    (lambda J: bool(J.random.key(0)), "Python bool"),
+    (lambda J: J.jit(bool)(J.random.key(0)), "boolean conversion"),
+    (lambda J: int(J.random.key(0)), "Python int"),
+    (lambda J: float(J.random.key(0)), "Python float"),
 ]
+
+# Whatever computes with keys or orders them.
+ARITHMETIC: dict[str, Case] = {
+    name: lambda J, name=name: getattr(J.numpy, name)(J.random.split(J.random.key(0)))
+    for name in "sum prod max min nanmax cumsum cumprod sort exp mean negative".split()
+} | {
+    name: lambda J, name=name: getattr(J.lax, name)(
+        J.random.split(J.random.key(0)), J.random.split(J.random.key(1))
+    )
+    for name in "add lt le gt ge max sort_key_val".split()
+} | {
+    "order": lambda J: J.random.key(0) < J.random.key(1),
+    "search": lambda J: J.numpy.searchsorted(
+        J.random.split(J.random.key(0)), J.random.split(J.random.key(1))
+    ),
+    "accumulate": lambda J: J.random.split(J.random.key(0)).at[0].add(J.random.key(1)),
+    "segments": lambda J: J.ops.segment_sum(J.random.split(J.random.key(0)), np.int32([0, 0])),
+    "cumulative": lambda J: J.lax.cummax(J.random.split(J.random.key(0))),
+}  # fmt: skip
+
+
+def test_keys_are_moved_by_a_sort_of_numbers() -> None:
+    keys = jax.random.split(jax.random.key(0), (3, 2))
+    order = np.int32([[3, 1], [1, 3], [2, 2]])
+    for transform in (lambda f: f, jax.jit, jax.checkpoint):
+        moved = transform(lambda k: jax.lax.sort((order, k), dimension=0, num_keys=1)[1])(keys)
+        expected = jax.numpy.stack([keys[[1, 2, 0], 0], keys[[0, 2, 1], 1]], axis=1)
+        np.testing.assert_array_equal(jax.random.key_data(moved), jax.random.key_data(expected))
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_keys_have_no_arithmetic_and_no_order(name: str) -> None:
+    assert isinstance(raises(ARITHMETIC[name]), TypeError)
 
 
 @pytest.mark.parametrize(("case", "text"), REFUSED)

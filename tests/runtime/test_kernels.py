@@ -205,6 +205,69 @@ def test_a_forked_child_finishes_the_jobs_it_inherits(tmp_path):
     assert done.stdout == "[7, 7, 7] True\n", done.stderr
 
 
+def test_an_interrupted_thread_leaves_its_work_to_the_next(store, monkeypatch):
+    """Once the KeyboardInterrupt of the thread at work was raised by every thread that waited."""
+    monkeypatch.setattr(kernels._helper, "add", lambda job: None)
+    compile_ir, begun, waiting = cpu.compile_ir, threading.Event(), threading.Event()
+    main = threading.current_thread()
+
+    def interrupted(*args, **kwargs):
+        if threading.current_thread() is main:
+            begun.set()
+            waiting.wait()
+            raise KeyboardInterrupt
+        return compile_ir(*args, **kwargs)
+
+    monkeypatch.setattr(cpu, "compile_ir", interrupted)
+    pending, found = store.submit(numbered(30), "shared"), []
+
+    def other():
+        begun.wait()
+        same = store.submit(numbered(30), "shared")
+        waiting.set()
+        found.append(same.result())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        pending.result()
+    thread.join()
+    assert found[0].address and pending.result() is found[0]
+
+
+FORK_AMID = """
+import os, threading, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads: what is tested here
+from tests.runtime.test_kernels import numbered
+from tinyjax.runtime import kernels
+over = threading.Event()
+def work(first):
+    for n in range(first, first + 100_000):
+        if over.is_set():
+            return
+        kernels.kernel(numbered(n), "n")
+threads = [threading.Thread(target=work, args=(k * 1_000_000,)) for k in range(1, 4)]
+for thread in threads:
+    thread.start()
+kernels.kernel(numbered(0), "LLVM is loaded")
+statuses = []
+for k in range(8):
+    child = os.fork()
+    if not child:
+        os._exit(7 if kernels.submit(numbered(9_000_000 + k), "new").result().address else 1)
+    statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+over.set()
+print(statuses)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+def test_a_child_forked_while_other_threads_compile_goes_on(tmp_path):
+    """Once what another thread held at that moment was held for ever."""
+    done = run_python(FORK_AMID, tmp_path)
+    assert done.stdout == f"{[7] * 8}\n", done.stderr
+
+
 EXIT = """
 from tests.runtime.test_kernels import numbered
 from tinyjax.runtime import kernels

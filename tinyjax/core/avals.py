@@ -8,6 +8,7 @@ from typing import Any
 
 from tinyjax.core import dtypes
 from tinyjax.core.dims import Size
+from tinyjax.core.errors import SizeError
 
 Shape = tuple[Size, ...]
 
@@ -99,10 +100,15 @@ _tuples: dict[tuple[Aval, ...], TupleAval] = {}
 
 
 def aval(shape: Shape, dtype: Any, weak_type: bool = False) -> Aval:
-    """The interned aval of these fields (`dict.setdefault` is atomic, so threads agree)."""
+    """The interned aval of these fields (`dict.setdefault` is atomic, so threads agree).
+
+    Raises: SizeError for a negative size.
+    """
     key = (shape, dtype, weak_type)
     found = _avals.get(key)
     if found is None:
+        if any(isinstance(size, int) and size < 0 for size in shape):
+            raise SizeError(f"Shapes must be non-negative, got {shape}.")
         made: Aval = object.__new__(Aval)
         made.__init__(shape, dtype, weak_type)  # type: ignore[misc]
         found = _avals.setdefault(key, made)

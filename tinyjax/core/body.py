@@ -30,13 +30,15 @@ def close(
     keep_memory: bool = False,
     last: Sequence[UOp] = (),
     table: sites.Table | None = None,
+    computed_here: Callable[[UOp], bool] | None = None,
 ) -> tuple[UOp, list[UOp]]:
     """The body computing `outputs` from `variables`, and the captured nodes, its further arguments.
 
     Parameters are numbered: first `variables` in order, then captures in order of first use, then
     the variables in `last`. What is known of the nodes' sources is entered into `table`.
-    A node of outer traces that does not depend on `variables` is captured as a whole, and so is a
-    value in memory unless `keep_memory` (bodies of derivative rules keep theirs as leaves).
+    A node of outer traces that does not depend on `variables` is captured as a whole (so what does
+    not change in a loop is computed before it), unless it was `computed_here`. A value in memory is
+    captured unless `keep_memory` (bodies of derivative rules keep theirs as leaves).
     """
     own = frozenset(v.arg for v in (*variables, *last))
     mapping: dict[UOp, UOp] = {v: param(i, v.aval) for i, v in enumerate(variables)}
@@ -45,7 +47,9 @@ def close(
     def foreign(n: UOp) -> bool:
         if n.op is Op.BUFFER:
             return not keep_memory
-        return bool(n.free) and own.isdisjoint(n.free)
+        if not n.free or not own.isdisjoint(n.free):
+            return False
+        return n.op is Op.VAR or computed_here is None or not computed_here(n)
 
     order = _walk_until(outputs, foreign)
     captured = [n for n in order if foreign(n)]

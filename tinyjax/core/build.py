@@ -25,13 +25,16 @@ from tinyjax.core.uop import UOp, const, const_value, get, is_const
 Axes = tuple[int, ...]
 BOOL = np.dtype(np.bool_)
 INT32 = np.dtype(np.int32)
+UINT32 = np.dtype(np.uint32)
 
 
 # --- literals -------------------------------------------------------------------------------------
 
 
 def scalar(value: Any, dtype: Any, weak_type: bool = False) -> UOp:
-    """Literal of rank 0, or a symbolic size as one."""
+    """Literal of rank 0, or a symbolic size as one; for a key dtype, a key with this data."""
+    if dtypes.is_key(dtype):
+        return fill_value(const(value, UINT32), dtype)
     try:
         return const(value, dtype, weak_type)
     except InconclusiveDimensionOperation:
@@ -39,11 +42,8 @@ def scalar(value: Any, dtype: Any, weak_type: bool = False) -> UOp:
 
 
 def like(x: UOp, value: Any) -> UOp:
-    """Literal (or symbolic size) with the dtype and weak flag of `x`."""
-    try:
-        return const(value, x.aval.dtype, x.aval.weak_type)
-    except InconclusiveDimensionOperation:
-        return size(value, x.aval.dtype, x.aval.weak_type)
+    """`scalar` with the dtype and weak flag of `x`."""
+    return scalar(value, x.aval.dtype, x.aval.weak_type)
 
 
 def size(value: DimExpr, dtype: Any, weak_type: bool = False) -> UOp:
@@ -54,6 +54,13 @@ def size(value: DimExpr, dtype: Any, weak_type: bool = False) -> UOp:
 def full(shape: Axes, value: UOp) -> UOp:
     """`shape` copies of a scalar."""
     return expand(value, shape, ())
+
+
+def fill_value(value: UOp, dtype: Any, weak_type: bool = False) -> UOp:
+    """A scalar as an element of an array of `dtype`; a number fills the data of keys."""
+    if dtypes.is_key(dtype) and not dtypes.is_key(value.dtype):
+        return UOp(Op.KEY_WRAP, (full(dtype.key_shape, cast(value, UINT32)),), dtype)
+    return cast(value, dtype, weak_type)
 
 
 def zeros(of: Aval) -> UOp:
@@ -292,10 +299,12 @@ def cast_literal(x: UOp, dtype: Any) -> Any:
         return value
     if value.dtype.kind not in "biuf" or dtypes.is_key(dtype):
         return None
-    if dtype.kind == "f" and dtype.itemsize >= 4:
-        return value.astype(dtype)
     if dtypes.is_float(dtype):
-        return value.astype(np.float32).astype(dtype)
+        steps = (dtype,) if dtype.kind == "f" and dtype.itemsize >= 4 else (np.float32, dtype)
+        with np.errstate(over="ignore"):  # infinity, as when the program runs
+            for step in steps:
+                value = value.astype(step)
+        return value
     return value.astype(dtype) if dtype.kind in "iu" and value.dtype.kind != "f" else None
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
+from tinyjax.core.locks import shared_lock
 from tinyjax.core.source import api_boundary
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -452,7 +453,7 @@ class Config(threading.local):
     _generation: ClassVar[int] = 0
     _interned: ClassVar[dict[tuple[Any, ...], int]] = {}
     _hooks: ClassVar[dict[str, list[Callable[[Any], None]]]] = {}
-    _lock: ClassVar[Any] = threading.RLock()
+    _lock: ClassVar[Any] = shared_lock()
 
     @api_boundary
     def update(self, name: str, value: Any) -> None:

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from tinyjax.core.describe import describe_value
 from tinyjax.core.errors import InconclusiveDimensionOperation
 from tinyjax.core.source import HIDDEN, call_site, user_line
 
@@ -462,9 +463,26 @@ def is_size(x: Any) -> bool:
     return isinstance(x, (int, DimExpr, np.integer))
 
 
-def as_size(x: Any) -> Size:
-    """A size that a user gives. Raises: TypeError for what is no integer."""
-    return x if isinstance(x, DimExpr) else int(operator.index(x))
+def as_size(x: Any, name: str = "a size") -> Size:
+    """A size that a user gives as argument `name`. Raises: TypeError for what is no integer."""
+    return x if isinstance(x, DimExpr) else as_int(x, name)
+
+
+def as_int(x: Any, name: str) -> int:
+    """The integer that a user gives as argument `name`. Raises: TypeError for other things."""
+    try:
+        return int(operator.index(x))
+    except TypeError as error:
+        if type(error) is not TypeError:  # a tracer's error says more
+            raise
+        raise TypeError(f"{name} must be an integer, got {describe_value(x)}.") from None
+
+
+def as_sizes(xs: Any, name: str) -> tuple[Size, ...]:
+    """The sizes that a user gives as argument `name`. Raises: TypeError for other things."""
+    if isinstance(xs, (str, bytes, dict)) or not hasattr(xs, "__iter__"):
+        raise TypeError(f"{name} must be a sequence of integers, got {describe_value(xs)}.")
+    return tuple(as_size(x, f"each element of {name}") for x in xs)
 
 
 def is_symbolic(x: Any) -> bool:
@@ -628,6 +646,19 @@ def maximum(x: Size, y: Size) -> Size:
 def minimum(x: Size, y: Size) -> Size:
     """min(x, y)"""
     return _extreme("min", x, y)
+
+
+def max_dim(d1: Any, d2: Any) -> Size:
+    """The larger of two sizes that a user gives: `Dim`s, expressions of such, or ints.
+
+    Raises: TypeError for what is no integer.
+    """
+    return maximum(as_size(d1, "d1"), as_size(d2, "d2"))
+
+
+def min_dim(d1: Any, d2: Any) -> Size:
+    """The smaller of two sizes, as `max_dim`."""
+    return minimum(as_size(d1, "d1"), as_size(d2, "d2"))
 
 
 def _extreme(kind: str, x: Size, y: Size) -> Size:

@@ -25,6 +25,7 @@ import ml_dtypes
 import numpy as np
 
 from tinyjax.core.config import config
+from tinyjax.core.errors import DtypeArgumentError
 
 Pair = tuple[Any, bool]
 
@@ -257,7 +258,7 @@ def _uncommon_dtype(x: Any) -> Any:
     own = getattr(x, "dtype", None)
     if isinstance(own, (np.dtype, KeyDType)):
         if hasattr(x, "shape") and not isinstance(x, type):
-            raise ValueError(
+            raise DtypeArgumentError(
                 "Passing an array as a dtype argument is not supported; "
                 "instead of dtype=x use dtype=x.dtype."
             )
@@ -601,8 +602,13 @@ _TO_INEXACT: dict[Any, np.dtype[Any]] = {
 
 
 def to_inexact_dtype(dtype: Any) -> Any:
-    """The float dtype in which bools and integers are computed; floats and complex unchanged."""
+    """The float dtype in which bools and integers are computed; floats and complex unchanged.
+
+    Raises: TypeError for typed keys.
+    """
     dtype = _as_numpy_dtype(dtype)
+    if type(dtype) is KeyDType:
+        raise TypeError(f"Cannot interpret '{dtype}' as a data type of numbers: keys are none")
     return _TO_INEXACT.get(dtype, dtype)
 
 
@@ -622,8 +628,12 @@ def to_complex_dtype(dtype: Any) -> np.dtype[Any]:
     return complex128 if to_inexact_dtype(dtype) in (float64, complex128) else complex64
 
 
-def scalar_type_of(dtype: Any) -> type:
-    """bool, int, float or complex: the Python type of one element."""
+def scalar_type_of(x: Any) -> type:
+    """bool, int, float or complex: the Python type of an element of an array, dtype or number."""
+    kind = x if isinstance(x, type) else type(x)
+    if kind in _PYTHON_DEFAULTS:
+        return kind
+    dtype = _dtype_or_dtype_of(x)
     if dtype in _FLOATS:
         return float
     if dtype in _INTEGERS:
@@ -657,9 +667,9 @@ def finfo(dtype: Any) -> Any:
     return _finfo(_dtype_or_dtype_of(dtype))
 
 
-def iinfo(dtype: Any) -> Any:
+def iinfo(int_type: Any) -> Any:
     """Limits of an integer dtype or array: min, max, bits."""
-    return _iinfo(_dtype_or_dtype_of(dtype))
+    return _iinfo(_dtype_or_dtype_of(int_type))
 
 
 def _dtype_or_dtype_of(x: Any) -> Any:

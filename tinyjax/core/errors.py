@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, ClassVar, TypeVar
 
+from tinyjax.core.describe import describe_tracer
+from tinyjax.core.describe import describe_value as describe_value
 from tinyjax.core.source import Site, call_site, operand_texts, user_frame
 from tinyjax.core.source import user_line as user_line
 
@@ -83,8 +85,12 @@ class TracerBoolConversionError(ConcretizationTypeError):
     )
 
 
-class TracerIntegerConversionError(TracerMessage, JAXTypeError):
-    """`x.__index__()` of a traced array: `range(x)`, `a_list[x]`, a shape."""
+class TracerIntegerConversionError(ConcretizationTypeError):
+    """`x.__index__()` of a traced array: `range(x)`, `a_list[x]`, a shape.
+
+    In JAX it is no ConcretizationTypeError; but what JAX raises for a number that a function needs
+    (`linspace(0, 1, n)`, `x.sum(axis)`) is one, and here it is this.
+    """
 
     what = "The __index__() method was called on {tracer}"
     fix = (
@@ -94,8 +100,8 @@ class TracerIntegerConversionError(TracerMessage, JAXTypeError):
     )
 
 
-class TracerArrayConversionError(TracerMessage, JAXTypeError):
-    """`np.asarray(x)` of a traced array: a NumPy function was given one."""
+class TracerArrayConversionError(ConcretizationTypeError):
+    """`np.asarray(x)` of a traced array: a NumPy function was given one. As above."""
 
     what = "The numpy.ndarray conversion method __array__() was called on {tracer}"
     fix = "  Use the jax.numpy function of the same name, or jax.pure_callback for host code."
@@ -150,20 +156,29 @@ class BroadcastError(ShapeError, ValueError):
     """Shapes cannot be broadcast (NumPy raises ValueError, JAX's operators TypeError)."""
 
 
-class DotShapeError(ShapeError):
-    """Contracted sizes of a matrix product differ."""
+class SizeError(ShapeError, ValueError):
+    """A size is negative (NumPy raises ValueError, JAX TypeError)."""
 
 
-class ReshapeError(ShapeError):
-    """A reshape changes the number of elements."""
+class DotShapeError(ShapeError, ValueError):
+    """Ranks of a matrix product's operands, or contracted sizes, do not fit."""
 
 
-class ConcatenateError(ShapeError):
-    """Arrays to be joined differ in rank, or in size along another axis."""
+class ReshapeError(ShapeError, ValueError):
+    """A reshape changes the number of elements (JAX: TypeError, or NumPy's ValueError)."""
+
+
+class ConcatenateError(ShapeError, ValueError):
+    """Arrays to be joined differ in rank, or in size along another axis (JAX: TypeError, or
+    ValueError from stack)."""
 
 
 class DtypeError(TypeError):
     """An operation does not take this dtype, or strict promotion forbids the mixture."""
+
+
+class DtypeArgumentError(DtypeError, ValueError):
+    """What was given as a dtype is none (JAX raises TypeError or ValueError)."""
 
 
 class LeafTypeError(TypeError):
@@ -227,7 +242,8 @@ class KernelBoundsError(InvariantError):
 
 
 publish(
-    ShapeError, BroadcastError, DotShapeError, ReshapeError, ConcatenateError, DtypeError,
+    ShapeError, BroadcastError, SizeError, DotShapeError, ReshapeError, ConcatenateError, DtypeError,
+    DtypeArgumentError,
     LeafTypeError, AxisError, AxisSizeError, AxesPrefixError, GradTypeError, CustomRuleError,
     CarryTypeError, StaticArgumentError, DonationError, ConfigError, IndexTypeError, InvariantError,
     KernelBoundsError, NotLinearError,
@@ -315,33 +331,3 @@ def fits(text: str, value: Any, frame: FrameType) -> bool:
         return True
     shape = getattr(names[text], "shape", None)
     return shape is None or shape == getattr(value, "shape", None)
-
-
-def describe_value(x: Any) -> str:
-    """`f32[8,4]` for arrays, short reprs for the rest."""
-    aval = getattr(x, "aval", x)
-    short = getattr(aval, "str_short", None)
-    if short is not None:
-        return str(short())
-    shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
-    if shape is not None and dtype is not None:
-        return f"{short_dtype(dtype)}[{','.join(map(str, shape))}]"
-    text = " ".join(repr(x).split())
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
-def short_dtype(dtype: Any) -> str:
-    """f32, bf16, i8: `dtypes.short_name`, which is above this module."""
-    name = str(getattr(dtype, "name", dtype))
-    for long, short in (("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c")):
-        name = name.replace(long, short)
-    return name
-
-
-def describe_tracer(tracer: Any) -> str:
-    """`traced array with shape float32[3]`, in JAX's words."""
-    shape, dtype = getattr(tracer, "shape", None), getattr(tracer, "dtype", None)
-    if shape is None or dtype is None:
-        return str(tracer)
-    name = getattr(dtype, "name", dtype)
-    return f"traced array with shape {name}[{','.join(map(str, shape))}]"

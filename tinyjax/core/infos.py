@@ -15,8 +15,9 @@ class CallInfo:
 
     `kind`: jit, function, checkpoint, custom_jvp, custom_vjp, composite, named. `rule` is the
     identity of user-given derivative rules (custom kinds, `function(grad_fxn=)`); it is erased
-    when the call is lowered. `policy` says what a checkpoint keeps; `repeat` is a body that its
-    transposition applies to the last so many operands: the prints of the recomputation.
+    when the call is lowered. `policy` says what a checkpoint keeps; `repeat` is a body for the
+    last so many operands: the effects of computing it again, which its transposition and the
+    application of its derivative have.
     """
 
     kind: str
@@ -124,7 +125,12 @@ class Backward:
     `make(zero)` returns a closed body `(*residuals, *nonzero cotangents) -> cotangents of the tangent
     inputs`, given for each output whether its cotangent is zero. Made once per pattern; but
     `look(zero, cotangents)`, if given, makes one that may depend on the values of the cotangents.
+    `refs` are the mutable arrays that the body made last takes and gives, as `CustomLinInfo.refs`, and
+    `captured` the nodes that it takes after them.
     """
+
+    refs: tuple[Any, ...] = ()
+    captured: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -145,9 +151,16 @@ class Backward:
 
 def each_backward(backward: Any, change: Callable[[Any, tuple[bool, ...]], Any]) -> Any:
     """A backward body, or each that a `Backward` makes, changed: `change(body, zero cotangents)`."""
-    if isinstance(backward, Backward):
-        return Backward(lambda zero: change(backward.body(zero), zero))
-    return None if backward is None else change(backward, ())
+    if not isinstance(backward, Backward):
+        return None if backward is None else change(backward, ())
+
+    def changed(zero: tuple[bool, ...]) -> Any:
+        body = backward.body(zero)
+        made.refs, made.captured = backward.refs, backward.captured
+        return change(body, zero)
+
+    made = Backward(changed)
+    return made
 
 
 def nonzero(items: Sequence[Any], zero: tuple[bool, ...]) -> list[Any]:

@@ -232,6 +232,8 @@ BINARY = COMPARISONS | frozenset(
     ).split()
 )
 ELEMENTWISE = UNARY | BINARY | {Op.WHERE}
+STEPS = frozenset({Op.SIGN, Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.NEXTAFTER})
+"""Ops whose derivative counts as zero everywhere: nothing is lost when a value of theirs is read."""
 MOVEMENT = frozenset(
     {Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SLICE, Op.FLIP, Op.CONCAT, Op.WINDOW}
 )

@@ -16,7 +16,7 @@ import numpy as np
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval, tuple_aval
 from tinyjax.core.dims import maximum
-from tinyjax.core.errors import make_error
+from tinyjax.core.errors import BroadcastError, ConcatenateError, DtypeArgumentError, make_error
 from tinyjax.core.ops import COMPARISONS, ELEMENTWISE, Op
 from tinyjax.core.uop import RULES, UOp
 
@@ -35,12 +35,22 @@ def rule(*ops: Op) -> Callable[[Callable[[UOp], Any]], Callable[[UOp], Any]]:
     return register
 
 
-def fail(node: UOp, why: str) -> TypeError:
-    """The error for operands that do not fit, with the user's line."""
+def fail(node: UOp, why: str, error: type[TypeError] = TypeError) -> TypeError:
+    """The error for operands that do not fit, with the user's line.
+
+    The operands are those of the op. What the user called, and with what, is added where the
+    exception leaves us (core/source.py).
+    """
     kinds = ", ".join(
         s.aval.str_short() if isinstance(s.aval, Aval) else repr(s.aval) for s in node.operands
     )
-    return make_error(TypeError, f"{node.op.name.lower()}: {why}; got {kinds}")
+    return make_error(error, f"{node.op.name.lower()}: {why}; got {kinds}")
+
+
+def need_numbers(node: UOp, *operands: UOp) -> None:
+    """Raise where arithmetic or an order meets typed keys, which are moved, selected and ==."""
+    if any(dtypes.is_key(s.aval.dtype) for s in operands):
+        raise fail(node, "typed keys have no arithmetic; use random.split, fold_in or key_data")
 
 
 # --- leaves ------------------------------------------------------------------------------------
@@ -80,7 +90,7 @@ def elementwise_shape(n: UOp) -> tuple[int, ...]:
     for s in n.src:
         if s.aval.shape and s.aval.shape != shape:
             if shape:
-                raise fail(n, "elementwise operands need equal shapes (or rank 0)")
+                raise fail(n, "elementwise operands need equal shapes (or rank 0)", BroadcastError)
             shape = s.aval.shape
     return shape
 
@@ -113,10 +123,11 @@ def elementwise_rule(n: UOp) -> Aval:
         weak = weak and second.weak_type
         if second.shape != shape:
             shape = elementwise_shape(n)
+    if op is Op.CMPEQ or op is Op.CMPNE:
+        return aval(shape, BOOL)
+    need_numbers(n, src[0])
     if op in COMPARISONS:
         return aval(shape, BOOL)
-    if dtypes.is_key(dtype):
-        raise fail(n, "typed keys have no arithmetic; use random.split, fold_in or key_data")
     if op in FLOAT_ONLY and not dtypes.is_inexact(dtype):
         raise fail(n, "needs a floating dtype")
     if op in NOT_COMPLEX and dtypes.is_complex(dtype):
@@ -132,6 +143,7 @@ def elementwise_rule(n: UOp) -> Aval:
 
 @rule(Op.IS_FINITE)
 def is_finite_rule(n: UOp) -> Aval:
+    need_numbers(n, n.src[0])
     return aval(n.src[0].aval.shape, BOOL)
 
 
@@ -147,6 +159,9 @@ def complex_rule(n: UOp) -> Aval:
 @rule(Op.CAST)
 def cast_rule(n: UOp) -> Aval:
     dtype, weak = n.arg
+    if dtypes.is_key(dtype) != dtypes.is_key(n.src[0].aval.dtype):
+        why = f"to {dtype.name}: typed keys are no numbers; see random.key_data and wrap_key_data"
+        raise fail(n, why, DtypeArgumentError)
     return aval(n.src[0].aval.shape, dtype, weak)
 
 
@@ -191,10 +206,11 @@ def permute_rule(n: UOp) -> Aval:
 def expand_rule(n: UOp) -> Aval:
     of, (shape, dims) = n.src[0].aval, n.arg
     if len(dims) != of.ndim or list(dims) != sorted(set(dims)):
-        raise fail(n, f"dims {dims} must give each axis an increasing place in {shape}")
+        why = f"dims {dims} must give each axis an increasing place in {shape}"
+        raise fail(n, why, BroadcastError)
     for size, d in zip(of.shape, dims, strict=True):
         if not 0 <= d < len(shape) or size not in (1, shape[d]):
-            raise fail(n, f"cannot broadcast to {shape} with dims {dims}")
+            raise fail(n, f"cannot broadcast to {shape} with dims {dims}", BroadcastError)
     return aval(shape, of.dtype, of.weak_type)
 
 
@@ -255,7 +271,7 @@ def concat_rule(n: UOp) -> Aval:
             shape[:axis] + shape[axis + 1 :] != first.shape[:axis] + first.shape[axis + 1 :]
             or len(shape) != first.ndim
         ):
-            raise fail(n, f"operands may differ along axis {axis} only")
+            raise fail(n, f"operands may differ along axis {axis} only", ConcatenateError)
     total = sum(s.aval.shape[axis] for s in n.src)
     shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
     return aval(shape, first.dtype, all(s.aval.weak_type for s in n.src))
@@ -275,6 +291,7 @@ def window_rule(n: UOp) -> Aval:
 
 @rule(Op.REDUCE)
 def reduce_rule(n: UOp) -> Aval:
+    need_numbers(n, n.src[0])
     of, (kind, axes) = n.src[0].aval, n.arg
     if list(axes) != sorted(set(axes)) or any(not 0 <= a < of.ndim for a in axes):
         raise fail(n, f"axes {axes} must be increasing and in range")
@@ -286,6 +303,7 @@ def reduce_rule(n: UOp) -> Aval:
 
 @rule(Op.ARGREDUCE)
 def argreduce_rule(n: UOp) -> TupleAval:
+    need_numbers(n, n.src[0])
     of, (_, axis, index_dtype) = n.src[0].aval, n.arg
     shape = of.shape[:axis] + of.shape[axis + 1 :]
     return tuple_aval((aval(shape, of.dtype, of.weak_type), aval(shape, index_dtype)))
@@ -295,6 +313,7 @@ def argreduce_rule(n: UOp) -> TupleAval:
 def prefix_rule(n: UOp) -> Aval:
     if len(n.src) == 2:  # kernel stage: (scalar value, serial range)
         return n.src[0].aval  # type: ignore[no-any-return]
+    need_numbers(n, n.src[0])
     if not 0 <= n.arg[1] < n.src[0].aval.ndim:
         raise fail(n, f"axis {n.arg[1]} out of range")
     return n.src[0].aval  # type: ignore[no-any-return]
@@ -302,6 +321,7 @@ def prefix_rule(n: UOp) -> Aval:
 
 @rule(Op.DOT)
 def dot_rule(n: UOp) -> Aval:
+    need_numbers(n, *n.src)
     a, b = n.src[0].aval, n.src[1].aval
     (ca, cb), (ba, bb) = n.arg.contract, n.arg.batch
     for i, j in zip(ca + ba, cb + bb, strict=True):
@@ -341,6 +361,8 @@ def gather_rule(n: UOp) -> Aval:
 @rule(Op.SCATTER)
 def scatter_rule(n: UOp) -> Aval:
     x, indices, updates, s = n.src[0].aval, n.src[1].aval, n.src[2].aval, n.arg
+    if s.kind != "set":
+        need_numbers(n, n.src[0])
     if updates.dtype != x.dtype:
         raise fail(n, "updates need the dtype of the operand")
     if updates.ndim != len(s.update_window_dims) + indices.ndim - 1:
@@ -370,6 +392,7 @@ def dynamic_update_rule(n: UOp) -> Aval:
 
 @rule(Op.SORT)
 def sort_rule(n: UOp) -> TupleAval:
+    need_numbers(n, *n.src[: n.arg[1]])
     if len({s.aval.shape for s in n.src}) != 1:
         raise fail(n, "operands need equal shapes")
     return tuple_aval(tuple(s.aval for s in n.src))

@@ -13,7 +13,9 @@ looks (`body.sources`). Cost: one dictionary entry per operation.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +31,12 @@ KEY = "sites"
 
 
 class _Open(threading.local):
-    """The table of the running trace, None if there is none."""
+    """The table of the running trace, None if there is none; inside of `apart`, the tables around
+    it; and what was made inside of those that have ended."""
 
     table: Table | None = None
+    outer: tuple[Table, ...] = ()
+    inner: Mapping[UOp, Any] = MappingProxyType({})
     ended: Mapping[int, Any] = MappingProxyType({})
 
 
@@ -48,9 +53,31 @@ def stop(keep: bool = False) -> None:
 
     By identity of the node: what escaped is alive, so no other node can have had its.
     """
-    if keep and _open.table:
-        _open.ended = {id(node): source for node, source in _open.table.items()}
-    _open.table = None
+    if keep and (_open.table or _open.inner):
+        every = {**_open.inner, **(_open.table or {})}
+        _open.ended = {id(node): source for node, source in every.items()}
+    _open.table, _open.inner = None, {}
+
+
+@contextmanager
+def apart(since: int) -> Iterator[Callable[[UOp], bool]]:
+    """Enter what operations make inside of the block into a table of its own, and tell it apart.
+
+    Gives a predicate: the node was computed inside, where `since` is the serial number with which
+    the block begins. A node that an operation outside made too is not.
+    """
+    saved, outer = _open.outer, (*_open.outer, _open.table or {})
+    before, made = _open.table, dict[Any, Any]()
+    _open.table, _open.outer = made, outer
+
+    def computed_here(node: UOp) -> bool:
+        return not any(node in t for t in outer) and (node in made or node.serial >= since)
+
+    try:
+        yield computed_here
+    finally:
+        _open.inner = {**_open.inner, **made}
+        _open.table, _open.outer = before, saved
 
 
 def origin(node: UOp) -> Any:
@@ -74,9 +101,9 @@ def enter(node: UOp, source: Any) -> None:
         _open.table.setdefault(node, source)
 
 
-def table() -> Table:
+def table() -> Mapping[UOp, Any]:
     """The sources of open nodes."""
-    return _open.table or {}
+    return ChainMap(_open.table or {}, *reversed(_open.outer))
 
 
 def rewritten(new: Any, old: UOp, mark: str = "") -> None:
@@ -108,8 +135,8 @@ def closed(body: UOp, mapping: Mapping[UOp, UOp]) -> Table:
     if not table:
         return {}
     own = {mapping[n]: table[n] for n in mapping.keys() & table.keys()}
-    if own:
-        body.derived[KEY] = own
+    if own:  # a rewrite that ends at the same body may know less of it
+        body.derived[KEY] = {**body.derived.get(KEY, {}), **own}
     return own
 
 

@@ -12,19 +12,24 @@ reach the user; the option `jax_traceback_filtering` says how.
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import linecache
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any, TypeVar, cast
 
+from tinyjax.core.describe import describe_call
+
 F = TypeVar("F", bound=Callable[..., Any])
+Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
+"""A function of ours and the arguments that the user gave it."""
 
 Site = tuple[CodeType, int]
 """A user's code object and instruction offset. Not a key: Python compares code objects without
@@ -33,6 +38,10 @@ their file names; `locate(site)` is one."""
 # --- whose frame is it --------------------------------------------------------------------------
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+NUMPY = f"{os.sep}site-packages{os.sep}numpy{os.sep}"
+"""Where the files of Python's library and of NumPy are, which our code calls."""
+RULES = os.path.join(PACKAGE, "core", "rules.py")
 GENERATED = "<tinyjax"
 """File names of code that we compile begin so."""
 
@@ -413,6 +422,8 @@ USER_LINE = re.compile(r"^  at \S+:\d+", re.MULTILINE)
 FIX = re.compile(r"  [A-Z]")
 """How the last line of a message begins if it says what to do: the user's line stands before it."""
 
+RAISE = dis.opmap["RAISE_VARARGS"]
+
 NAMES_LINE = (
     TypeError,
     ValueError,
@@ -420,42 +431,83 @@ NAMES_LINE = (
     NameError,
     AttributeError,
     RuntimeError,
-    OverflowError,
+    ArithmeticError,
 )
 
 
-def name_user_line(error: BaseException) -> None:
+def is_library(filename: str) -> bool:
+    """Whether a file belongs to Python's library or to NumPy."""
+    standard = filename.startswith(STANDARD) and f"{os.sep}site-packages{os.sep}" not in filename
+    return standard or NUMPY in filename or filename.startswith("<frozen ")
+
+
+def innermost(error: BaseException) -> tuple[TracebackType | None, bool, Site | None]:
+    """Where it was raised, whether by us (or by a library that we called), and the last user line."""
+    tb, last, ours, site = error.__traceback__, None, True, None
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        if not (ours and is_library(code.co_filename)):
+            ours = HIDDEN[code.co_filename]
+            site = site if ours else (code, tb.tb_lasti)
+        last, tb = tb, tb.tb_next
+    return last, ours, site
+
+
+def is_deliberate(tb: TracebackType | None) -> bool:
+    """Whether a `raise` of ours made the exception, whose message is then for users.
+
+    Those of the aval rules are not: they speak of ops and of operands that we made.
+    """
+    if tb is None or not HIDDEN[tb.tb_frame.f_code.co_filename]:
+        return False
+    if tb.tb_frame.f_code.co_filename == RULES:
+        return False
+    return tb.tb_frame.f_code.co_code[tb.tb_lasti] == RAISE
+
+
+HANDLED = "_tinyjax_call"
+"""Attribute of an exception that has left one of our functions: the line of its message that names the
+call, or nothing if none does."""
+
+
+def name_user_line(error: BaseException, call: Call | None) -> None:
     """Add the user's line to the message of an exception that our code raised without one.
 
     It is the innermost line of user code that was running: in a function that we called, or the one
-    that called us.
+    that called us. What Python or NumPy raised in our code knows nothing of the user's arguments: the
+    `call` with its arguments is added too. Where one of our functions called another, that is the
+    outer one's.
     """
     named = isinstance(error, NAMES_LINE) or type(error).__module__ == "tinyjax.errors"
     if not named or len(error.args) != 1:
         return
-    message, tb, site, ours = error.args[0], error.__traceback__, None, True
-    while tb is not None:
-        code = tb.tb_frame.f_code
-        ours = HIDDEN[code.co_filename]
-        site = site if ours else (code, tb.tb_lasti)
-        tb = tb.tb_next
-    if not ours or not isinstance(message, str) or USER_LINE.search(message):
+    message, (tb, ours, site) = error.args[0], innermost(error)
+    if not ours or not isinstance(message, str):
         return
-    line = user_line(call_site() if site is None else site)
+    inner = getattr(error, HANDLED, None)
+    if inner is not None:
+        if inner and call is not None and site is None:
+            outer = f"  in {describe_call(*call)}"
+            error.args = (message.replace(inner, outer, 1),)
+            setattr(error, HANDLED, outer)
+        return
+    shown = "" if call is None or is_deliberate(tb) else f"  in {describe_call(*call)}"
+    setattr(error, HANDLED, shown)
     *before, last = message.rstrip("\n").split("\n")
-    fix = bool(before) and FIX.match(last) is not None
-    lines = [*before, line, last] if fix else [*before, last, line]
-    error.args = ("\n".join([part for part in lines if part]),)
+    after = [last] if before and (FIX.match(last) or USER_LINE.match(last)) else []
+    before = before if after else [*before, last]
+    line = "" if USER_LINE.search(message) else user_line(call_site() if site is None else site)
+    error.args = ("\n".join([part for part in (*before, shown, line, *after) if part]),)
 
 
-def hide_frames(error: BaseException) -> None:
+def hide_frames(error: BaseException, call: Call | None = None) -> None:
     """Filter the tracebacks of an exception that is about to leave us, in place, and see to it that
-    its message names the user's line.
+    its message names the user's line, and the `call` if it says nothing of the arguments.
 
     Use as `except Exception as e: hide_frames(e); raise`: from Python 3.11 on, a bare `raise`
     adds no entry for the frame it stands in, so ours is gone too.
     """
-    name_user_line(error)
+    name_user_line(error, call)
     mode = filtering_mode()
     if mode == "off" or is_our_bug(error):
         return
@@ -488,7 +540,7 @@ def api_boundary(fun: F) -> F:
         try:
             return fun(*args, **kwargs)
         except Exception as error:
-            hide_frames(error)
+            hide_frames(error, (fun, args, kwargs))
             raise
 
     boundary.__boundary__ = True  # type: ignore[attr-defined]

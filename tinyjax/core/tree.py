@@ -51,7 +51,14 @@ KeyEntry = TypeVar("KeyEntry", bound=Hashable)
 
 def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
     """The tree with this structure and these leaves."""
-    return treedef.unflatten(leaves)
+    return expect_treedef(treedef).unflatten(leaves)
+
+
+def expect_treedef(treedef: Any) -> PyTreeDef:
+    """Raises: TypeError for what is no structure."""
+    if not isinstance(treedef, PyTreeDef):
+        raise TypeError(f"treedef must be a PyTreeDef (tree.structure), got {brief(treedef)}.")
+    return treedef
 
 
 def tree_leaves(tree: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
@@ -96,6 +103,12 @@ def tree_leaves_with_path(
 ) -> list[tuple[KeyPath, Any]]:
     """Pairs (key path, leaf) in order."""
     return tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
+
+
+def leaf_paths(name: str, treedef: PyTreeDef) -> list[str]:
+    """`name['a'][0]` for each leaf of a structure, for messages."""
+    example = treedef.unflatten(range(treedef.num_leaves))
+    return [name + keystr(path) for path, _ in tree_leaves_with_path(example)]
 
 
 def tree_map_with_path(
@@ -187,17 +200,17 @@ def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
 
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
     """The structures of the root's children."""
-    return treedef.children()
+    return expect_treedef(treedef).children()
 
 
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
     """Whether the structure is one node: a leaf, None or an empty container."""
-    return treedef.num_nodes == 1
+    return expect_treedef(treedef).num_nodes == 1
 
 
 def treedef_is_strict_leaf(treedef: PyTreeDef) -> bool:
     """Whether the structure is a leaf (None and empty containers are not)."""
-    return treedef is LEAF
+    return expect_treedef(treedef) is LEAF
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf | None = None) -> bool:
@@ -420,12 +433,22 @@ class PyTreeRegistry:
     __slots__ = ()
 
     flatten = staticmethod(tree_flatten)
-    flatten_one_level = staticmethod(flatten_one_level)
-    flatten_one_level_with_keys = staticmethod(flatten_one_level_with_keys)
     flatten_with_path = staticmethod(tree_flatten_with_path)
     is_node = staticmethod(is_tree_node)
     register_node = staticmethod(register_pytree_node)
     register_dataclass_node = staticmethod(register_dataclass)
+
+    @staticmethod
+    def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable] | None:
+        """The children of the root and its metadata; None for a leaf, where the function raises."""
+        return flatten_one_level(tree) if is_tree_node(type(tree)) else None
+
+    @staticmethod
+    def flatten_one_level_with_keys(
+        tree: Any,
+    ) -> tuple[Iterable[tuple[Any, Any]], Hashable] | None:
+        """The same with pairs (key, child)."""
+        return flatten_one_level_with_keys(tree) if is_tree_node(type(tree)) else None
 
 
 default_registry = PyTreeRegistry()
@@ -484,7 +507,7 @@ __all__ = [
     "LEAF", "DictKey", "FlattenedIndexKey", "GetAttrKey", "KeyEntry", "KeyPath", "Mismatch",
     "Partial", "PyTreeDef", "SequenceKey", "all_leaves", "broadcast_prefix", "default_registry",
     "equality_errors", "equality_errors_pytreedef", "flatten_axes", "flatten_one_level",
-    "flatten_one_level_with_keys", "is_tree_node", "keystr", "prefix_errors", "register_dataclass",
+    "flatten_one_level_with_keys", "is_tree_node", "keystr", "leaf_paths", "prefix_errors", "register_dataclass",
     "register_pytree_node", "register_pytree_node_class", "register_pytree_with_keys",
     "register_pytree_with_keys_class", "register_static", "static", "tree_all", "tree_broadcast",
     "tree_flatten", "tree_flatten_with_path", "tree_leaves", "tree_leaves_with_path", "tree_map",

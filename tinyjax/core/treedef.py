@@ -19,12 +19,12 @@ The recursion is as deep as the tree is nested, as JAX's is.
 from __future__ import annotations
 
 import functools
-import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinyjax.core.locks import shared_lock
 from tinyjax.core.treecompile import (
     COMPILE_AFTER,
     COMPILE_MAX_NODES,
@@ -168,7 +168,7 @@ LEAF_TYPES: set[type] = set()
 MAX_LEAF_TYPES = 4096
 REGISTERED: set[type] = set()
 
-_lock = threading.Lock()
+_lock = shared_lock()
 
 
 def node_type(of: type) -> NodeType | None:

@@ -10,7 +10,6 @@ Reference: Filliâtre and Conchon, "Type-safe modular hash-consing" (2006).
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -20,7 +19,8 @@ import numpy as np
 from tinyjax.core import sites
 from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval
 from tinyjax.core.dtypes import is_inexact
-from tinyjax.core.ops import BODIES, Op, num_bodies
+from tinyjax.core.locks import shared_lock
+from tinyjax.core.ops import BODIES, STEPS, Op, num_bodies
 
 
 class Var:
@@ -72,7 +72,7 @@ class _Ref(weakref.ref["UOp"]):
 
 
 _table: dict[tuple[Op, tuple[Any, ...], Hashable], _Ref] = {}
-_lock = threading.Lock()
+_lock = shared_lock()
 _counts = [0]  # nodes made, for tests that bound the growth of graphs
 
 
@@ -97,11 +97,11 @@ class UOp:
     """One node. Fields: `op`, `src`, `arg`; derived: `aval`, `free`.
 
     `derived` belongs to closed bodies: transformed versions by (transformation, parameters).
-    `_fact` belongs to core/facts.py and is unset until asked for.
+    `_fact` belongs to core/facts.py and is unset until asked for. `serial` rises from node to node.
     """
 
     __slots__ = (
-        "__weakref__", "_active", "_derived", "_fact", "arg", "aval", "free", "op", "src",
+        "__weakref__", "_active", "_derived", "_fact", "arg", "aval", "free", "op", "serial", "src",
     )  # fmt: skip
 
     op: Op
@@ -109,6 +109,7 @@ class UOp:
     arg: Any
     aval: Any  # Aval, or TupleAval for nodes with several results
     free: Free
+    serial: int
     _active: Any
     _derived: dict[Hashable, Any] | None
     _fact: Any
@@ -130,6 +131,7 @@ class UOp:
             free = frozenset((arg,))  # type: ignore[arg-type]
         node.free = free
         node._active = node._derived = None
+        node.serial = _counts[0]
         node.aval = RULES[op](node)
         with _lock:
             ref = _table.get(key)
@@ -333,9 +335,9 @@ def active_operands(node: UOp, index: int) -> list[UOp]:
 def active(node: UOp) -> frozenset[Any]:
     """What `node` depends on differentiably: `Var`s of grad-like traces and PARAM slots of a body.
 
-    Reached through inexact values only, not behind STOP_GRADIENT. Through calls, loops and branches
-    the dependence is that of the body's result, so `jit(stop_gradient)` is not active. Computed when
-    asked for.
+    Reached through inexact values only, not behind STOP_GRADIENT or `STEPS`. Through calls, loops
+    and branches the dependence is that of the body's result, so `jit(stop_gradient)` is not active.
+    Computed when asked for.
     """
     if node._active is not None:
         return node._active  # type: ignore[no-any-return]
@@ -350,7 +352,7 @@ def active(node: UOp) -> frozenset[Any]:
                 found = active(n.arg.bound)
         elif n.op is Op.PARAM:
             found = frozenset((n.arg[0],))
-        elif n.op is Op.STOP_GRADIENT:
+        elif n.op is Op.STOP_GRADIENT or n.op in STEPS:
             pass
         elif n.op is Op.GETTUPLE and n.src[0].op in BODIES:
             for s in active_operands(n.src[0], n.arg):

@@ -301,10 +301,18 @@ class Array:
         path = f" argument {var.path}" if var.path else " an argument"
         return f"  It depends on{path} of {var.trace.describe()}."
 
+    def _refuse_keys(self, kind: str) -> None:
+        if dtypes.is_key(self.aval.dtype):
+            raise TypeError(
+                f"typed PRNG keys cannot be converted to Python {kind}; got {self._short()}. "
+                "Their words are jax.random.key_data(keys)."
+            )
+
     @api_boundary
     def __bool__(self) -> bool:
         if self._buffer is None:
             self._look(TracerBoolConversionError)
+        self._refuse_keys("bool")
         if self.aval.size != 1:
             what = "an empty array" if self.aval.size == 0 else "an array with several elements"
             raise ValueError(
@@ -327,20 +335,27 @@ class Array:
     def __int__(self) -> int:
         if self._buffer is None:
             self._look(ConcretizationTypeError)
+        self._refuse_keys("int")
         return int(self._scalar("int", self._value))
 
     @api_boundary
     def __float__(self) -> float:
+        self._refuse_keys("float")
         return float(self._scalar("float", self._plain(ConcretizationTypeError, "float()")))
 
     @api_boundary
     def __complex__(self) -> complex:
+        self._refuse_keys("complex")
         return complex(self._scalar("complex", self._plain(ConcretizationTypeError, "complex()")))
 
     def _scalar(self, kind: str, value: np.ndarray) -> Any:
         if self.aval.size != 1 or self.aval.shape:
             raise TypeError(
                 f"Only scalar arrays can be converted to Python {kind}; got {self._short()}."
+            )
+        if kind != "complex" and dtypes.is_complex(self.aval.dtype):
+            raise TypeError(
+                f"{kind}() argument must be a real number, not {self._short()}. Take x.real first."
             )
         return value[()]
 
@@ -349,11 +364,13 @@ class Array:
         """The element (at an index, if given) as a Python number."""
         if self._buffer is None:
             self._look(ConcretizationTypeError)
+        self._refuse_keys("numbers")
         return self._value.item(*args)
 
     @api_boundary
     def tolist(self) -> Any:
         """Nested lists of Python numbers."""
+        self._refuse_keys("numbers")
         return self._plain(ConcretizationTypeError, "tolist()").tolist()
 
     @api_boundary
@@ -393,6 +410,8 @@ class Array:
             if self._buffer is None:
                 self._look(ConcretizationTypeError)
             return format(self._value[()], spec)
+        if spec and not self.is_tracer:
+            raise TypeError(f"format {spec!r} is for scalars; got {self._short()}.")
         return format(repr(self) if self.is_tracer else str(self), spec)
 
     def __repr__(self) -> str:
@@ -436,6 +455,10 @@ class Array:
     def block_until_ready(self) -> Array:
         """This array, once its value is there (on the CPU it is when a call returns)."""
         return self
+
+    def is_ready(self) -> bool:
+        """Whether the value is there; it is."""
+        return True
 
     def copy_to_host_async(self) -> None:
         """Nothing to do on the CPU."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import logging
 import string
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 from tinyjax.core import dtypes
 from tinyjax.core.infos import CallbackInfo
 from tinyjax.core.ops import Op
-from tinyjax.core.source import api_boundary
+from tinyjax.core.source import api_boundary, call_site, locate
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.uop import UOp, results
@@ -85,9 +86,9 @@ class HostFunction:
     def __hash__(self) -> int:
         return hash((self.tree, self.out_tree, self.keys))
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: Any) -> bool:
         return (
-            isinstance(other, HostFunction)
+            type(other) is type(self)  # by identity: compared when Python ends, too
             and same_function(self.callback, other.callback)
             and (self.tree, self.out_tree, self.keys) == (other.tree, other.out_tree, other.keys)
             and len(self.statics) == len(other.statics)
@@ -185,38 +186,81 @@ def io_callback(
 
 @api_boundary
 def debug_callback(
-    callback: Callable[..., Any],
+    callback: Callable[..., Any] | None = None,
     *args: Any,
     ordered: bool = False,
     partitioned: bool = False,
     **kwargs: Any,
-) -> None:
+) -> Callable[..., None] | None:
     """`callback(*args, **kwargs)` on values, for its effect: its result is ignored.
 
     Leaves that are no arrays are passed as they are. Called as often as the program says and in the
     program's order: once per step of a loop, per example of a vmap (in order), once under
     differentiation (with primal values), once more when a checkpoint recomputes.
     What the callback raises ends the computation and reaches the caller.
+    `debug.callback(ordered=True)(callback, *args, **kwargs)` keeps options and arguments apart.
     `partitioned` is for meshes and changes nothing.
+    Raises: TypeError if the callback is none, or options and arguments come without one.
     """
-    function, nodes = host_function(callback, args, kwargs, None)
-    effect(nodes, CallbackInfo(function, (), "debug", ordered=ordered))
+
+    @api_boundary
+    def call(callback: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        if not callable(callback):
+            raise TypeError(
+                "first argument to jax.debug.callback must be callable, but got an object of type "
+                f"{type(callback)}"
+            )
+        function, nodes = host_function(callback, args, kwargs, None)
+        effect(nodes, CallbackInfo(function, (), "debug", ordered=ordered))
+
+    return at_once_or_later(call, callback, args, kwargs, "debug_callback")
+
+
+def at_once_or_later(
+    call: Callable[..., None], first: Any, args: Any, kwargs: Any, name: str
+) -> Callable[..., None] | None:
+    """`call` applied, or itself if its first argument was not given."""
+    if first is not None:
+        call(first, *args, **kwargs)
+        return None
+    if args or kwargs:
+        raise TypeError(
+            f"{name} received unexpected arguments in the two-call form: args={args} kwargs={kwargs}"
+        )
+    return call
+
+
+LOGGER = logging.getLogger("tinyjax.debug")
+"""Where `debug.log` writes to, at level INFO."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formatter:
-    """What `debug.print` calls: writes a text with values, with NumPy's print options of the call."""
+    """What `debug.print` calls: writes a text with values, with NumPy's print options of the call.
+
+    A text without placeholders is followed by the values. `logged` is the line for the log in whose
+    place the text is not written to stdout.
+    """
 
     text: str
     options: str
+    logged: tuple[str, int] | None = None
 
     @property
     def __name__(self) -> str:
         return f"print {self.text!r}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        with np.printoptions(**ast.literal_eval(self.options)):
-            sys.stdout.write(self.text.format(*args, **kwargs) + "\n")
+        if any(name is not None for _, name, _, _ in string.Formatter().parse(self.text)):
+            with np.printoptions(**ast.literal_eval(self.options)):
+                text = self.text.format(*args, **kwargs)
+        else:
+            text = " ".join((self.text.format(), *map(str, args)))
+        if self.logged is None:
+            sys.stdout.write(text + "\n")
+            return
+        record = LOGGER.makeRecord(LOGGER.name, logging.INFO, *self.logged, text, (), None)
+        LOGGER.handle(record)
 
 
 PRINT_OPTIONS = ("precision", "threshold", "edgeitems", "linewidth", "suppress", "nanstr", "infstr",
@@ -256,24 +300,57 @@ class FormatCheck(string.Formatter):
 
 @api_boundary
 def debug_print(
-    fmt: str,
+    fmt: str | None = None,
     *args: Any,
     ordered: bool = False,
     partitioned: bool = False,
     skip_format_check: bool = False,
     **kwargs: Any,
-) -> None:
+) -> Callable[..., None] | None:
     """Print `fmt.format(*args, **kwargs)` when the values are known, also in compiled code.
 
-    See `debug_callback` for how often. Raises: ValueError for an argument without placeholder.
+    See `debug_callback` for how often, and for the form `debug.print(ordered=True)(fmt, x)`.
+    `skip_format_check`: arguments without placeholder are written after the text.
     `partitioned` is for meshes and changes nothing.
+    Raises: ValueError for an argument without placeholder.
     Example: `jax.debug.print("loss {x:.3f}", x=loss)`.
     """
-    if not skip_format_check:
-        FormatCheck().format(fmt, *args, **kwargs)
-    options = {k: v for k, v in np.get_printoptions().items() if k in PRINT_OPTIONS}
-    function, nodes = host_function(Formatter(fmt, repr(options)), args, kwargs, None)
-    effect(nodes, CallbackInfo(function, (), "debug", ordered=ordered))
+    return formatted(fmt, args, kwargs, ordered, skip_format_check, "debug_print")
+
+
+@api_boundary
+def debug_log(
+    fmt: str | None = None,
+    *args: Any,
+    ordered: bool = False,
+    partitioned: bool = False,
+    skip_format_check: bool = False,
+    **kwargs: Any,
+) -> Callable[..., None] | None:
+    """As `debug_print`, but the text goes to the logger "tinyjax.debug" at level INFO, with the line
+    of this call.
+
+    `partitioned` is for meshes and changes nothing.
+    """
+    return formatted(fmt, args, kwargs, ordered, skip_format_check, "debug_log")
+
+
+def formatted(
+    fmt: str | None, args: Any, kwargs: Any, ordered: bool, skip_check: bool, name: str
+) -> Callable[..., None] | None:
+    """`debug_print` and `debug_log`."""
+
+    @api_boundary
+    def write(fmt: str, *args: Any, **kwargs: Any) -> None:
+        if not skip_check:
+            FormatCheck().format(fmt, *args, **kwargs)
+        options = {k: v for k, v in np.get_printoptions().items() if k in PRINT_OPTIONS}
+        site = call_site() if name == "debug_log" else None
+        line = None if site is None else (locate(site).file, locate(site).line)
+        function, nodes = host_function(Formatter(fmt, repr(options), line), args, kwargs, None)
+        effect(nodes, CallbackInfo(function, (), "debug", ordered=ordered))
+
+    return at_once_or_later(write, fmt, args, kwargs, name)
 
 
 def effect(nodes: list[UOp], info: CallbackInfo) -> list[Array]:

@@ -23,7 +23,7 @@ from tinyjax.engine.custom_rules import positions
 from tinyjax.engine.derivatives import lift_with_refs, vjp
 from tinyjax.engine.policies import Policy, checkpoint_policies, node_policy
 from tinyjax.engine.stages import make_jaxpr
-from tinyjax.engine.tracing import argument_paths, name_of, stage_cached, with_fixed
+from tinyjax.engine.tracing import argument_paths, name_of, stage, stage_cached, with_fixed
 from tinyjax.engine.values import finish
 
 
@@ -80,20 +80,25 @@ def checkpoint(
         )
         statics = (tuple(sorted(fixed.items())), tuple(sorted(fixed_names.items())))
         partial = bool(fixed or fixed_names)
-        traced = stage_cached(
-            with_fixed(fun, {**fixed, **fixed_names}, len(args)) if partial else fun,
-            tree,
-            avals,
-            "checkpoint",
-            paths,
-            statics if partial else None,
-            fun,
-            fun,
-        )
+        run = with_fixed(fun, {**fixed, **fixed_names}, len(args)) if partial else fun
+        if partial and not hashable(statics):
+            traced = stage(run, tree, avals, "checkpoint", paths, fun)
+        else:
+            known = statics if partial else None
+            traced = stage_cached(run, tree, avals, "checkpoint", paths, known, fun, fun)
         traced = traced.bound(refs, name_of(fun))
         return tree_unflatten(traced.out_tree, apply_call(traced, nodes, info))
 
     return checkpointed
+
+
+def hashable(value: Any) -> bool:
+    """Whether a cache can tell the value from others; what it cannot is traced each time."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 remat = checkpoint

@@ -15,6 +15,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.avals import TOKEN
 from tinyjax.core.infos import CallInfo, CheckInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary
@@ -24,8 +25,10 @@ from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import lift_leaves
 from tinyjax.engine.effects import next_token, perform
+from tinyjax.engine.refs import current
 from tinyjax.engine.tracing import argument_paths, name_of, stage_cached
 from tinyjax.engine.values import is_array_like, lift
+from tinyjax.interpreters.effects import without_dead_effects
 from tinyjax.interpreters.evaluate import CheckFailed
 from tinyjax.interpreters.functionalize import CODE, DIV, INDEX, NAN, USER, Site, functionalize
 
@@ -223,9 +226,11 @@ def checkify(
         nodes, tree = lift_leaves((args, kwargs), paths, "arguments of a checkified function")
         avals = tuple(n.aval for n in nodes)
         traced = stage_cached(f, tree, avals, "checkify", paths)
-        operands = traced.operands(nodes)
-        made = functionalize(traced.body, [n.aval for n in operands], kinds)
-        call = UOp(Op.CALL, (made.body, *operands), CallInfo("jit", name_of(f)))
+        given = [*nodes, *traced.captured, *map(current, traced.refs)]
+        kinds_in = [*(n.aval for n in given), *[TOKEN] * traced.effects]
+        made = functionalize(traced.body, kinds_in, kinds)
+        body = without_dead_effects(made.body, kinds_in)
+        call = UOp(Op.CALL, (body, *traced.operands(nodes, body)), CallInfo("jit", name_of(f)))
         found: list[Array] = perform(call)
         count = len(traced.out_avals) + len(traced.refs)
         code, *slots = found[count:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from tinyjax.core.config import config
 from tinyjax.core.dims import Atom, evaluate
 from tinyjax.core.dtypes import is_key
 from tinyjax.core.errors import deleted
+from tinyjax.core.locks import shared_lock
 from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import Buffer, UOp, results
 from tinyjax.interpreters.evaluate import EVAL
@@ -173,7 +173,7 @@ def give_up(buffer: Buffer) -> None:
     buffer.value = np.empty(0, buffer.value.dtype)
 
 
-_lock = threading.Lock()
+_lock = shared_lock()
 
 
 def executable(body: UOp, count: int, donated: frozenset[int] = frozenset()) -> Executable:

@@ -8,8 +8,8 @@ like any other; the Python rule is not run again on batched values. Two ways to 
   needed. What both close over is matched by variable, so it follows the call's current arguments.
 * Run now (`PinnedRule`): when an argument is being differentiated outside of staging, the rule runs
   at the call, in place of the function, on variables bound to the arguments. Python control flow on
-  values works in it, and it runs once (a bwd that is told which cotangents are zero runs when that is
-  known).
+  values works in it, and it runs once. A bwd runs when the cotangents are known, on variables bound
+  to these.
 
 Both rules may be given to one function: forward mode uses the jvp rule, reverse mode the vjp rule.
 """
@@ -18,30 +18,33 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from types import CellType, FunctionType
 from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval, aval
-from tinyjax.core.body import close, fresh_var, open_vars, outer_variables
+from tinyjax.core.body import close, fresh_var, open_vars, outer_variables, reclose
 from tinyjax.core.errors import UnexpectedTracerError, user_line
 from tinyjax.core.infos import Backward, CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, call_site
-from tinyjax.core.tree import tree_map, tree_structure, tree_unflatten
+from tinyjax.core.tree import leaf_paths, tree_map, tree_structure, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.uop import UOp, Var
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import float0_zeros, leave
 from tinyjax.engine.effects import next_token, perform
-from tinyjax.engine.refs import Ref
+from tinyjax.engine.refs import Ref, assign, current
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes
 from tinyjax.engine.values import finish_all, is_array_like, lift, shaped_abstractify
 from tinyjax.interpreters.effects import has_effects
 from tinyjax.interpreters.jvp import Tangent, jvp
+from tinyjax.interpreters.linearize import zero_tangents
 from tinyjax.interpreters.trace import (
+    Cell,
     Chain,
     Trace,
     differentiated,
@@ -322,11 +325,14 @@ class Application:
                     "cotangents with the tree structure of the arguments: for argument "
                     f"{i} got {tree_structure(part)}, expected {tree}."
                 ) from None
-        flat = [ct for i, ct in enumerate(flat) if i not in self.refs]
-        pairs = zip(flat, avals, strict=True)
-        return [self._cotangent(rule, ct, of) for ct, of in pairs if dtypes.is_inexact(of.dtype)]
+        numbered = [(i, ct) for i, ct in enumerate(flat) if i not in self.refs]
+        return [
+            self._cotangent(rule, ct, of, i)
+            for (i, ct), of in zip(numbered, avals, strict=True)
+            if dtypes.is_inexact(of.dtype)
+        ]
 
-    def _cotangent(self, rule: Any, ct: Any, of: Aval) -> UOp:
+    def _cotangent(self, rule: Any, ct: Any, of: Aval, leaf: int) -> UOp:
         if (
             ct is None
             or isinstance(ct, SymbolicZero)
@@ -337,25 +343,37 @@ class Application:
             raise TypeError(
                 f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce "
                 "cotangents with the tree structure of the arguments: where an argument has an "
-                f"array {of.str_short()}, got {tree_structure(ct)}."
+                f"array {of.str_short()}, {leaf_paths('args', self.in_tree)[leaf]}, got "
+                f"{tree_structure(ct)}."
             )
         node = lift(ct)
         if node.shape != of.shape:
             raise ValueError(
                 f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce "
                 f"cotangents of the arguments' shapes: got {node.aval.str_short()}, expected "
-                f"{of.str_short()}."
+                f"{of.str_short()}, for {leaf_paths('args', self.in_tree)[leaf]}."
             )
         return b.cast(node, of.dtype)
 
 
 class StagedRule:
     """Bodies made on demand. `captures` are the outer variables the function mentions: further
-    arguments of the call, in this order. `body` is the function's own."""
+    arguments of the call, in this order. `body` is the function's own, of `count` arguments; the last
+    of these, and of the outputs, are what the mutable arrays `held` hold: those from outside that the
+    function or a forward rule may touch."""
 
-    def __init__(self, application: Application, body: UOp, captures: Sequence[UOp]) -> None:
-        self.application, self.body, self.captures = application, body, list(captures)
+    def __init__(
+        self,
+        application: Application,
+        body: UOp,
+        count: int,
+        captures: Sequence[UOp],
+        held: Sequence[Ref],
+    ) -> None:
+        self.application, self.body, self.held = application, body, tuple(held)
+        self.count, self.captures = count, list(captures)
         self._made: dict[Any, Any] = {}
+        self._grows = False
         self.refs: tuple[Ref, ...] = ()
 
     has_jvp = property(lambda self: self.application.owner.jvp_rule is not None)
@@ -364,7 +382,28 @@ class StagedRule:
     def _key(self, kind: str, avals: Sequence[Aval], zero: Flags) -> Any:
         owner = self.application.owner
         zero = zero if (owner.jvp_symbolic if kind == "jvp" else owner.vjp_symbolic) else ()
-        return kind, tuple(a.strip_weak_type() for a in avals), zero
+        return kind, tuple(a.strip_weak_type() for a in self._user(avals)), zero
+
+    def settle(self, nodes: Sequence[UOp]) -> list[UOp]:
+        """Make the rule's bodies for these arguments now; what only they close over is captured too.
+
+        Later the variables of the open traces could not be matched to arguments of the call.
+        """
+        args = [*nodes, *self.captures]
+        zero = tuple(not differentiated(n) for n in args if dtypes.is_inexact(n.dtype))
+        known = len(self.captures)
+        self._grows = True
+        try:
+            make = self.vjp_bodies if self.has_vjp else self.jvp_body
+            make([n.aval for n in args], zero)
+        finally:
+            self._grows = False
+        return self.captures[known:]
+
+    def _capture(self, nodes: Sequence[UOp], local: Sequence[UOp]) -> None:
+        if self._grows:
+            self.application.owner._refuse_active(nodes)
+            self.captures += outer_variables(nodes, [*local, *self.captures])
 
     def _close(self, nodes: Sequence[UOp], own: Sequence[UOp], more: Sequence[UOp]) -> UOp:
         """Parameters: own variables, the call's captures, then `more`."""
@@ -376,17 +415,33 @@ class StagedRule:
         return body
 
     def _user(self, avals: Sequence[Aval]) -> Sequence[Aval]:
-        return avals[: len(avals) - len(self.captures)]
+        return avals[: self.count]
+
+    def _plain(self, own: Sequence[Any]) -> list[Any]:
+        """Of arguments, those that are not what mutable arrays hold."""
+        return list(own[: self.count - len(self.held)])
+
+    def _hold(self, trace: Trace, own: Sequence[UOp]) -> list[UOp]:
+        """Let the mutable arrays hold the last arguments in a rule's trace; the others."""
+        plain = self._plain(own)
+        starts = own[len(plain) :]
+        trace.cells.update((r, Cell(v, v)) for r, v in zip(self.held, starts, strict=True))
+        return plain
+
+    def _after(self, trace: Trace, rule: Any) -> list[UOp]:
+        """What they hold when the rule has run."""
+        refuse_refs([ref for ref in trace.cells if ref not in self.held], rule)
+        return [trace.cells[ref].node for ref in self.held]
 
     def _refuse_active_captures(self, avals: Sequence[Aval], zero: Flags) -> None:
         """Raise if the function depends differentiably on a capture that has a tangent."""
         active = {i for i, is_zero in zip(inexact_positions(avals), zero) if not is_zero}
-        active &= set(range(len(avals) - len(self.captures), len(avals)))
+        active &= set(range(self.count, len(avals)))
         for i in sorted(active):
             params, outs = open_vars(self.body, [*avals, TOKEN])
             _, touts = jvp(outs, {params[i]: trace_free(params[i])})
             if any(t is not None for t in touts):
-                capture = self.captures[i - len(avals)]
+                capture = self.captures[i - self.count]
                 path = capture.arg.path if capture.op is Op.VAR else ""
                 raise CustomVJPException(self.application.name, path)
 
@@ -399,11 +454,17 @@ class StagedRule:
                 chain = trace.chain
                 own = [trace.variable(a) for a in self._user(avals)]
                 dots = [trace.variable(a.strip_weak_type()) for a in inexact_of(avals)]
-                mine = len(inexact_of(self._user(avals)))
-                outs, touts, _ = self.application.jvp(own, dots[:mine], zero[:mine])
-                live = [t for t in touts if t is not None]
-                body = self._close([*outs, *live, *chain.tokens], own, [*dots, *chain.starts])
-            self._made[key] = body, zero_flags(outs, touts)
+                user = self._hold(trace, own)
+                mine = len(inexact_of([v.aval for v in user]))
+                outs, touts, _ = self.application.jvp(user, dots[:mine], zero[:mine])
+                outs += self._after(trace, self.application.owner.jvp_rule)
+                touts += [None] * len(self.held)
+                nodes = [*outs, *(t for t in touts if t is not None), *chain.tokens]
+                count = len(self.captures)
+                self._capture(nodes, [*own, *dots, *chain.starts])
+                dots += [trace_free(c) for c in self.captures[count:] if dtypes.is_inexact(c.dtype)]
+                body = self._close(nodes, own, [*dots, *chain.starts])
+            self._made[key] = body, zero_tangents(outs, touts)
         return self._made[key]  # type: ignore[no-any-return]
 
     def vjp_bodies(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, Any]:
@@ -420,11 +481,13 @@ class StagedRule:
             symbolic = application.owner.vjp_symbolic
             with open_trace("custom_vjp fwd", fwd, True) as trace:
                 own = [trace.variable(a) for a in self._user(avals)]
-                outs, held, out_tree, held_tree = application.fwd(own, zero)
-                refuse_refs(trace, fwd)
+                outs, held, out_tree, held_tree = application.fwd(self._hold(trace, own), zero)
                 chain = trace.chain
-                forward = self._close([*outs, *held, *chain.tokens], own, chain.starts)
             kinds = [o.aval for o in outs]
+            outs += self._after(trace, fwd)
+            self._capture([*outs, *held, *chain.tokens], [*own, *chain.starts])
+            user = self._plain(avals)
+            all_kinds = [o.aval for o in outs]
             res_kinds = [h.aval for h in held]
 
             def backward(zero_cts: Flags) -> UOp:
@@ -432,32 +495,32 @@ class StagedRule:
                     res = [trace.variable(of) for of in res_kinds]
                     cts = [
                         None if is_zero else trace.variable(o.strip_weak_type())
-                        for o, is_zero in zip(inexact_of(kinds), zero_cts, strict=True)
+                        for o, is_zero in zip(inexact_of(all_kinds), zero_cts, strict=True)
                     ]
-                    user = self._user(avals)
-                    nodes = application.bwd(res, held_tree, cts, kinds, out_tree, user)
-                    rest = inexact_of(avals[len(avals) - len(self.captures) :])
-                    nodes += [b.zeros(a.strip_weak_type()) for a in rest]
-                    if symbolic or self.captures:
-                        refuse_refs(trace, bwd)
+                    mine = cts[: len(inexact_of(kinds))]
+                    nodes = application.bwd(res, held_tree, mine, kinds, out_tree, user)
+                    nodes += [b.zeros(r.aval_) for r in self.held if dtypes.is_inexact(r.dtype)]
                     self.refs, starts, finals = written(trace)
-                    nodes += [*finals, *trace.chain.tokens]
+                    late = [*starts, *trace.chain.starts]
                     live = [ct for ct in cts if ct is not None]
-                    body, captured = close(
-                        nodes, [*res, *live, *starts, *trace.chain.starts], keep_memory=True
-                    )
+                    self._capture([*nodes, *finals, *trace.chain.tokens], [*res, *live, *late])
+                    if symbolic or self.captures:
+                        refuse_refs(trace.cells, bwd)
+                    rest = inexact_of([c.aval for c in self.captures])
+                    nodes += [b.zeros(a.strip_weak_type()) for a in rest]
+                    nodes += [*finals, *trace.chain.tokens]
+                    given = [*res, *self.captures, *live, *late]
+                    body, captured = close(nodes, given, keep_memory=True)
                 if captured:
                     raise CustomVJPException(application.name, "its bwd closes over a traced value")
                 return body
 
-            none = (False,) * len(inexact_of(kinds))
-            self._made[key] = forward, Backward(backward) if symbolic else backward(none)
+            none = (False,) * len(inexact_of(all_kinds))
+            back = Backward(backward) if symbolic else backward(none)
+            # What the call captures is handed to bwd as residuals.
+            made = [*outs, *held, *self.captures, *chain.tokens]
+            self._made[key] = self._close(made, own, chain.starts), back
         return self._made[key]  # type: ignore[no-any-return]
-
-
-def zero_flags(outs: Sequence[UOp], touts: Sequence[Tangent]) -> Flags:
-    """For each inexact output whether its tangent is zero."""
-    return tuple(t is None for o, t in zip(outs, touts, strict=True) if dtypes.is_inexact(o.dtype))
 
 
 @dataclass(slots=True, eq=False)
@@ -466,7 +529,6 @@ class PinnedRule:
 
     jvp: tuple[UOp, Flags] | None = None
     vjp: tuple[UOp, Any] | None = None
-    refs: tuple[Ref, ...] = ()
 
     has_jvp = property(lambda self: self.jvp is not None)
     has_vjp = property(lambda self: self.vjp is not None)
@@ -495,6 +557,7 @@ class Run:
     refs: tuple[Ref, ...] = ()  # that bwd touches; what they held before and hold after
     starts: list[UOp] = field(default_factory=list)
     finals: list[UOp] = field(default_factory=list)
+    outer: frozenset[Var] = frozenset()  # what else its cotangents are active for
     chain: Chain = field(default_factory=Chain)  # effects of the jvp rule that see tangents
     back_chain: Chain = field(default_factory=Chain)
 
@@ -614,17 +677,25 @@ class CustomFunction:
         """A CALL of the staged function, its rule to be staged when needed."""
         with open_trace(self.kind, self.fun, True) as trace:
             own = [trace.variable(n.aval) for n in nodes]
+            for ref in (*application.refs.values(), *reachable_refs(self)):
+                current(ref)
             outs, out_tree = application.primal(own)
-            refuse_refs(trace, self.fun)
+            refs, starts, finals = written(trace)
             chain = trace.chain
-            captures = outer_variables([*outs, *chain.tokens], [*own, *chain.starts])
-            self._refuse_active(outs)
-            body, memory = close([*outs, *chain.tokens], [*own, *captures], last=chain.starts)
+            roots, own = [*outs, *finals, *chain.tokens], [*own, *starts]
+            captures = outer_variables(roots, [*own, *chain.starts])
+            self._refuse_active(roots)
+            body, memory = close(roots, [*own, *captures], last=chain.starts)
         application.out_tree, application.out_avals = out_tree, [o.aval for o in outs]
-        rule = StagedRule(application, body, [*captures, *memory])
+        rule = StagedRule(application, body, len(own), [*captures, *memory], refs)
+        nodes = [*nodes, *map(current, refs)]
         args = [*nodes, *captures, *memory]
+        if any(differentiated(n) for n in nodes):
+            more = rule.settle(nodes)
+            body = rule.body = with_more(body, args, more)
+            args += more
         token = [next_token(args)] if has_effects(body) else []
-        return self._call(body, [*args, *token], rule, out_tree)
+        return self._call(body, [*args, *token], rule, out_tree, refs)
 
     def _run(self, application: Application, nodes: list[UOp]) -> Any:
         """Run the rules now, on variables bound to the arguments.
@@ -640,8 +711,6 @@ class CustomFunction:
             run = Run()
             if self.vjp_rule is not None:
                 run.outs, run.held, run.out_tree, held_tree = application.fwd(own, zero)
-                if not self.vjp_symbolic:
-                    self._run_backward(application, run, held_tree, avals)
             outs_jvp: list[UOp] = []
             if self.jvp_rule is not None:
                 run.dots = [trace.variable(a.strip_weak_type()) for a in inexact_of(avals)]
@@ -649,22 +718,22 @@ class CustomFunction:
                     outs_jvp, run.tangents, run.out_tree = application.jvp(own, run.dots, zero)
                 run.chain = rule_trace.chain
                 run.outs = run.outs or outs_jvp
-            local = [*own, *run.dots, *run.res, *run.cts, *run.starts]
-            local += [*run.back_chain.starts, *run.chain.starts]
+            local = [*own, *run.dots, *run.chain.starts]
             self._refuse_active([*run.everything(), *outs_jvp], outer)
             captures = outer_variables([*run.everything(), *outs_jvp], local)
             rule = self._pin(run, own, captures, outs_jvp)
-            if self.vjp_symbolic:
-                assert rule.vjp is not None
+            if self.vjp_rule is not None:
 
                 def backward(zero_cts: Flags, known: Sequence[UOp] = ()) -> UOp:
                     late = replace(run)
                     self._run_backward(application, late, held_tree, avals, zero_cts, known)
-                    self._refuse_active(late.back, outer | differentiated_outside(known))
-                    return self._close_backward(late, captures)
+                    self._refuse_active(late.back, outer | late.outer)
+                    made.refs, made.captured = late.refs, []
+                    return self._close_backward(late, captures, made.captured)
 
-                # Which cotangents are zero is known when the result is transposed: bwd runs then.
-                rule.vjp = rule.vjp[0], Backward(backward, backward)
+                # The cotangents are known when the result is transposed: bwd runs then.
+                made = Backward(backward, backward)
+                rule.vjp = self._close_forward(run, own, captures), made
             body, _ = close(run.outs, [*own, *captures], keep_memory=True)
             leave(trace, [], dict(zip(own, nodes, strict=True)))
         return self._call(body, [*nodes, *captures], rule, run.out_tree)
@@ -675,11 +744,11 @@ class CustomFunction:
         run: Run,
         held_tree: ResidualTree,
         avals: Sequence[Aval],
-        zero_cts: Flags | None = None,
+        zero_cts: Flags,
         known: Sequence[UOp] = (),
     ) -> None:
         """Run bwd on variables for the residuals, bound to them, and for cotangents not flagged, bound
-        to those `known`."""
+        to those `known`. Those flagged are zeros, unless bwd is to see which they are."""
         assert self.vjp_rule is not None
         kinds = [o.aval for o in run.outs]
         with open_trace("custom_vjp bwd", self.vjp_rule[1], False, deferred=True) as trace:
@@ -691,37 +760,40 @@ class CustomFunction:
                 if value is None:
                     return trace.variable(of.strip_weak_type())
                 outside = differentiated_outside([value])
+                run.outer |= outside
                 return trace.variable(
                     of.strip_weak_type(), bound=b.stop_gradient(value), outer=outside
                 )
 
             cts = [
                 None if is_zero else cotangent(o)
-                for o, is_zero in zip(inexact, zero_cts or (False,) * len(inexact), strict=True)
+                for o, is_zero in zip(inexact, zero_cts, strict=True)
             ]
             run.cts = [ct for ct in cts if ct is not None]
+            if not self.vjp_symbolic:
+                cts = [
+                    b.zeros(o.strip_weak_type()) if ct is None else ct
+                    for o, ct in zip(inexact, cts, strict=True)
+                ]
             run.back = application.bwd(run.res, held_tree, cts, kinds, run.out_tree, avals)
-            if self.vjp_symbolic:
-                refuse_refs(trace, self.vjp_rule[1])
             run.refs, run.starts, run.finals = written(trace)
         run.back_chain = trace.chain
 
-    def _close_backward(self, run: Run, captures: Sequence[UOp]) -> UOp:
-        """bwd may close over outer variables; they are handed to it as residuals."""
+    def _close_backward(self, run: Run, captures: Sequence[UOp], more: list[UOp]) -> UOp:
+        """bwd may close over what fwd does, which is among its residuals, and over `more`."""
         zeros = [b.zeros(c.aval.strip_weak_type()) for c in captures if dtypes.is_inexact(c.dtype)]
         body, captured = close(
             [*run.back, *zeros, *run.finals, *run.back_chain.tokens],
             [*run.res, *captures, *run.cts, *run.starts, *run.back_chain.starts],
             keep_memory=True,
         )
-        if captured:
-            raise CustomVJPException(name_of(self.fun), "its bwd closes over a traced value")
+        more += captured
         return body
 
     def _pin(
         self, run: Run, own: list[UOp], captures: list[UOp], outs_jvp: list[UOp]
     ) -> PinnedRule:
-        rule = PinnedRule(refs=run.refs)
+        rule = PinnedRule()
         more = [trace_free(c) for c in captures if dtypes.is_inexact(c.dtype)]
         if self.jvp_rule is not None:
             live = [t for t in run.tangents if t is not None]
@@ -730,19 +802,33 @@ class CustomFunction:
                 [*own, *captures, *run.dots, *more, *run.chain.starts],
                 keep_memory=True,
             )
-            rule.jvp = body, zero_flags(outs_jvp, run.tangents)
-        if self.vjp_rule is not None:
-            forward, _ = close(
-                [*run.outs, *run.held, *captures], [*own, *captures], keep_memory=True
-            )
-            rule.vjp = forward, None if self.vjp_symbolic else self._close_backward(run, captures)
+            rule.jvp = body, zero_tangents(outs_jvp, run.tangents)
         return rule
 
-    def _call(self, body: UOp, args: Sequence[UOp], rule: Any, out_tree: PyTreeDef) -> Any:
+    def _close_forward(self, run: Run, own: list[UOp], captures: list[UOp]) -> UOp:
+        """fwd: outputs and residuals, the captured variables among these."""
+        nodes = [*run.outs, *run.held, *captures]
+        return close(nodes, [*own, *captures], keep_memory=True)[0]
+
+    def _call(
+        self,
+        body: UOp,
+        args: Sequence[UOp],
+        rule: Any,
+        out_tree: PyTreeDef,
+        refs: Sequence[Ref] = (),
+    ) -> Any:
         if not body.src:
             return tree_unflatten(out_tree, [])
         info = CallInfo(self.kind, name_of(self.fun), rule=rule)
-        return tree_unflatten(out_tree, perform(UOp(Op.CALL, (body, *args), info)))
+        found = perform(UOp(Op.CALL, (body, *args), info))
+        count = out_tree.num_leaves
+        # Under vmap the rules are not asked if nothing is differentiated: the function's own writes.
+        own = any(t.kind == "vmap" for t in state.traces) and not any(map(differentiated, args))
+        for i, ref in enumerate(refs, count):
+            if not (own and body.src[i].op is Op.PARAM):
+                assign(ref, b.stop_gradient(found[i].node))  # rules derive the results only
+        return tree_unflatten(out_tree, found[:count])
 
     def _refuse_active(self, nodes: Sequence[UOp], own: frozenset[Var] = frozenset()) -> None:
         """Raise if one of these is active other than through arguments, which are so by `own`."""
@@ -763,13 +849,61 @@ def written(trace: Trace) -> tuple[tuple[Ref, ...], list[UOp], list[UOp]]:
     return tuple(cells), starts, [c.node for c in cells.values()]
 
 
-def refuse_refs(trace: Trace, fun: Any) -> None:
-    """A rule cannot stand for a function that reads or writes what is outside of it."""
-    if trace.cells:
+def refuse_refs(refs: Iterable[Ref], fun: Any) -> None:
+    """Raise ValueError if there are any: Refs that a staged rule may touch are known when it has not
+    run yet, those that are arguments or that its function or rules close over."""
+    for ref in refs:
         raise ValueError(
-            f"{name_of(fun)}, which has or is a custom derivative rule, uses a Ref from outside.\n"
-            "  Pass the value ref[...] as an argument, and return what is to be written."
+            f"{name_of(fun)}, which is a custom derivative rule, uses a Ref of type Ref{{{ref.aval_.str_short()}}} from outside "
+            "that is hidden in an object.\n  Close over it directly, or pass it as an argument."
         )
+
+
+def reachable_refs(owner: CustomFunction) -> list[Ref]:
+    """The Refs of open traces that a function with rules or its forward rules close over, directly,
+    in containers, or in functions that these close over."""
+    found: dict[int, Ref] = {}
+    seen: dict[int, Any] = {}
+    todo: list[Any] = [owner.fun, owner.jvp_rule, (owner.vjp_rule or (None,))[0]]
+    while todo:
+        x = todo.pop()
+        if id(x) in seen:
+            continue
+        seen[id(x)] = x
+        if isinstance(x, Ref):
+            if x.trace is None or x.trace.open:
+                found[id(x)] = x
+        elif isinstance(x, FunctionType):
+            cells = [c.cell_contents for c in x.__closure__ or () if not empty(c)]
+            names = (x.__globals__.get(name) for name in x.__code__.co_names)
+            todo += [*cells, *(x.__defaults__ or ()), *(v for v in names if isinstance(v, Ref))]
+        elif isinstance(x, functools.partial):
+            todo += [x.func, *x.args, *x.keywords.values()]
+        elif isinstance(x, CustomFunction):
+            todo += [x.fun, x.jvp_rule, *(x.vjp_rule or ())]
+        elif isinstance(x, (tuple, list)):
+            todo += x
+        elif isinstance(x, dict):
+            todo += x.values()
+        else:
+            todo.append(getattr(x, "__wrapped__", None))
+    return list(found.values())
+
+
+def empty(cell: CellType) -> bool:
+    """Whether a variable of a closure has no value yet."""
+    try:
+        return cell.cell_contents is empty
+    except ValueError:
+        return True
+
+
+def with_more(body: UOp, args: Sequence[UOp], more: Sequence[UOp]) -> UOp:
+    """The body for these arguments and, behind them, further ones that it does not read."""
+    if not more or not has_effects(body):
+        return body
+    params, outs = open_vars(body, [*(a.aval for a in args), TOKEN])
+    return reclose(outs, [*params[:-1], *map(trace_free, more), params[-1]])
 
 
 def trace_free(like: UOp) -> UOp:

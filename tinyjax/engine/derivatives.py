@@ -23,9 +23,14 @@ from tinyjax.core.dims import Size, is_symbolic
 from tinyjax.core.errors import GradTypeError, NotLinearError, make_error
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary
-from tinyjax.core.tree import register_pytree_node, tree_flatten_with_path, tree_unflatten
+from tinyjax.core.tree import (
+    leaf_paths,
+    register_pytree_node,
+    tree_flatten_with_path,
+    tree_unflatten,
+)
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
-from tinyjax.core.uop import UOp, depends_on, substitute, toposort
+from tinyjax.core.uop import UOp, substitute, toposort
 from tinyjax.engine.array import Array, line_of_user
 from tinyjax.engine.composites import jvp as jvp_nodes
 from tinyjax.engine.effects import settle
@@ -50,11 +55,11 @@ from tinyjax.engine.tracing import (
     stage,
 )
 from tinyjax.engine.values import finish_all, is_array_like, lift, shaped_abstractify
-from tinyjax.interpreters.effects import apply_rule, has_effects, jvp_in_chain, unseeing
+from tinyjax.interpreters.effects import apply_rule, has_effects, jvp_in_chain
 from tinyjax.interpreters.linearity import NotLinear, dependence
-from tinyjax.interpreters.linearize import known_frontier, tangent_aval
+from tinyjax.interpreters.linearize import known_apart, known_frontier, tangent_aval
 from tinyjax.interpreters.residuals import LITERALS
-from tinyjax.interpreters.trace import Trace, open_trace, rebind, to_be_transposed
+from tinyjax.interpreters.trace import Cell, Trace, linear_apart, open_trace, rebind
 from tinyjax.interpreters.transpose import RefsInBody, transpose, transposed_body
 
 Argnums = int | Sequence[int]
@@ -140,24 +145,31 @@ def leave(trace: Trace, roots: Sequence[UOp], mapping: dict[UOp, UOp]) -> list[U
 
 
 def linearized_nodes(
-    outs: Sequence[UOp], tangents: dict[UOp, UOp], trace: Trace
-) -> tuple[list[UOp], list[UOp | None]]:
+    outs: Sequence[UOp], tangents: dict[UOp, UOp], trace: Trace, what: str = "transposed"
+) -> tuple[list[UOp], list[UOp | None], tuple[UOp, UOp] | None]:
     """Outputs and their tangents, linear in `tangents`, on which neither outputs nor effects depend.
 
-    Raises: ValueError for a while loop whose callbacks' results would be needed twice.
+    If the linear part is to be "applied": the first and last token of the effects that see tangents.
     """
-    with to_be_transposed():
-        values, touts = jvp_in_chain(outs, tangents, trace.chain, jvp_nodes)
-    dots = list(tangents.values())
-    if trace.chain.last is not None:
-        trace.chain.last = unseeing(trace.chain.last, dots)
-    needs_tangent = depends_on(values, [t.arg for t in dots])
-    if any(map(needs_tangent, values)):
-        raise ValueError(
-            "Reverse-mode differentiation and jax.linearize do not work under jit for a while_loop "
-            "with io_callback: it runs once, with primals and tangents.\n  Use jax.jvp, or lax.scan."
-        )
-    return values, touts
+    chain, late = trace.chain, None
+    cells = list(dict.fromkeys(trace.touched))
+    with linear_apart(what):
+        values, touts = jvp_in_chain([*outs, *(c.node for c in cells)], tangents, chain, jvp_nodes)
+        if chain.last is not None:
+            dots = list(tangents.values())
+            (*values, chain.last), (*touts, _), late = known_apart(
+                [*values, chain.last], [*touts, None], dots
+            )
+    return hold(cells, values), touts[: len(outs)], late
+
+
+def hold(cells: Sequence[Cell], values: Sequence[UOp]) -> list[UOp]:
+    """Let mutable arrays hold the last values; the others. What was written in a function is
+    differentiated with it: a custom rule may write in place of its function."""
+    count = len(values) - len(cells)
+    for cell, value in zip(cells, values[count:], strict=True):
+        cell.node = value
+    return list(values[:count])
 
 
 def apply_effectful(fun: Any, body: UOp, args: Sequence[UOp]) -> list[UOp]:
@@ -212,7 +224,13 @@ def pick_arguments(
             f"{name_of(fun)} was called with {len(args)}. Keyword arguments cannot be "
             "differentiated."
         )
-    return tuple(i % len(args) for i in numbers), single
+    normal = tuple(i % len(args) for i in numbers)
+    if len(set(normal)) < len(normal):
+        raise ValueError(
+            f"argnums of {what} must name different arguments, got {argnums!r} for "
+            f"{len(args)} positional arguments of {name_of(fun)}."
+        )
+    return normal, single
 
 
 def picked_paths(fun: Any, numbers: Sequence[int], args: Sequence[Any]) -> list[str]:
@@ -318,12 +336,21 @@ def value_and_grad(
     `fun` returns a real scalar, or `(scalar, aux)` with `has_aux=True`. The gradient has the tree
     of the argument (a tuple of trees if `argnums` is a sequence), dtypes those of the inputs;
     integer inputs (with `allow_int`) give float0 zeros.
-    `reduce_axes`, which JAX has left without a meaning, changes nothing.
+    `reduce_axes` has no meaning any more and must be empty, as in JAX.
     Raises: `GradTypeError` (TypeError) for wrong inputs or outputs, naming the argument path.
     Cost: a small multiple of that of `fun` (reverse mode), memory for its intermediate values.
     Source: Griewank and Walther, "Evaluating Derivatives".
     """
+    _no_reduce_axes("value_and_grad", reduce_axes)
     return _value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, "value_and_grad")
+
+
+def _no_reduce_axes(name: str, reduce_axes: Any) -> None:
+    if reduce_axes:
+        raise NotImplementedError(
+            f"reduce_axes argument to {name} is deprecated, got {reduce_axes!r}.\n"
+            "  Sum the gradients with lax.psum instead."
+        )
 
 
 def _value_and_grad(
@@ -363,7 +390,7 @@ def _value_and_grad(
             y = check_scalar_output(out, fun, what, holomorphic, has_aux)
             inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
             tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
-            (y,), (ty,) = linearized_nodes([y], tangents, trace)
+            (y,), (ty,), _ = linearized_nodes([y], tangents, trace)
             seed = b.scalar(1, y.dtype)
             cts = transpose([ty], [seed], list(tangents.values())) if ty is not None else []
             cts = cts or [None] * len(inexact)
@@ -399,9 +426,9 @@ def grad(
     """A function that returns the gradient of `fun` (and aux with `has_aux=True`).
 
     Arguments, errors and cost as `value_and_grad`.
-    `reduce_axes` changes nothing.
     Example: `grad(lambda x: x**2)(3.0)` is `6.0`.
     """
+    _no_reduce_axes("grad", reduce_axes)
     both = _value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, "grad")
 
     @functools.wraps(fun, updated=())
@@ -499,7 +526,10 @@ def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) ->
         out, aux = split_aux(out, fun, has_aux)
         outs, out_tree = output_nodes(out, fun, "jvp")
         seeds = {v: t for v, t in zip(variables, given, strict=True) if t is not None}
-        outs, touts = jvp_in_chain(outs, seeds, trace.chain, jvp_nodes)
+        cells = list(dict.fromkeys(trace.touched))
+        roots = [*outs, *(c.node for c in cells)]
+        values, touts = jvp_in_chain(roots, seeds, trace.chain, jvp_nodes)
+        outs, touts = hold(cells, values), touts[: len(outs)]
         aux_leaves, aux_tree = tree_flatten(aux)
         aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
         live = [
@@ -639,7 +669,7 @@ class Linearized(LinearFunction):
                 )
             given.append(b.cast(node, of.dtype))
         held = [r.node for r in self.residuals]
-        values = iter(open_body(self.linear, [*held, *given]))
+        values = iter(apply_effectful(self, self.linear, [*held, *given]))
         nodes = [
             derivative(next(values) if on else None, of)
             for of, on in zip(self.out_avals, self.nonzero, strict=True)
@@ -683,7 +713,7 @@ class VjpFunction(LinearFunction):
                     f"unexpected JAX type (e.g. shape/dtype) for argument to vjp function: got "
                     f"{node.aval.str_short()}, but expected {of.str_short()} because the "
                     f"corresponding output of the function {self.name} had JAX type "
-                    f"{of.str_short()} (output {i})"
+                    f"{of.str_short()} ({leaf_paths('output', self.out_tree)[i]})"
                 )
             flags.append(self.nonzero[i])
             if self.nonzero[i]:
@@ -760,16 +790,18 @@ def linearize_arguments(
         outs, out_tree = output_nodes(out, fun, kind)
         inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
         tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
-        outs, touts = linearized_nodes(outs, tangents, trace)
+        what = "applied" if kind == "linearize" else "transposed"
+        outs, touts, late = linearized_nodes(outs, tangents, trace, what)
+        starts, lasts = ([], []) if late is None else ([late[0]], [late[1]])
         roots = [b.cast(t, o.dtype) for o, t in zip(outs, touts, strict=True) if t is not None]
-        frontier = [
-            n for n in known_frontier(roots, list(tangents.values())) if n.op not in LITERALS
-        ]
+        roots += lasts
+        linear_vars = [*tangents.values(), *starts]
+        frontier = [n for n in known_frontier(roots, linear_vars) if n.op not in LITERALS]
         aux_leaves, aux_tree = tree_flatten(aux)
         aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
         held = [fresh_var(n.aval) for n in frontier]
         cut = substitute(roots, dict(zip(frontier, held, strict=True)))
-        linear, captured = close(cut, [*held, *tangents.values()])
+        linear, captured = close(cut, [*held, *linear_vars])
         assert not captured, "the frontier separates the linear part"
         mapping = dict(zip(variables, nodes, strict=True))
         final = finish_all(leave(trace, [*outs, *frontier, *aux_nodes], mapping))
@@ -824,8 +856,9 @@ def vjp(
 
     `f_vjp` is a pytree (its residuals are leaves) and may be called more than once. With `has_aux`,
     `(value, f_vjp, aux)`. Integer primals have float0 cotangents.
-    `reduce_axes` changes nothing.
+    `reduce_axes` must be empty, as in JAX.
     """
+    _no_reduce_axes("vjp", reduce_axes)
     return api_boundary(linearize_arguments)(fun, primals, has_aux, "vjp", VjpFunction)
 
 
@@ -840,11 +873,12 @@ def linear_transpose(
     """The transpose of a function that is linear in all arguments (given as arrays or avals).
 
     Constants that it adds are ignored. It is traced once, here.
-    `reduce_axes` changes nothing.
+    `reduce_axes` must be empty, as in JAX.
     Raises: `NotLinearError` (NotImplementedError) naming the operation that is not linear; TypeError
     unless all arguments and results are floating or complex, or all integers, and for cotangents
     that do not match the result.
     """
+    _no_reduce_axes("linear_transpose", reduce_axes)
     leaves, tree = tree_flatten((tuple(primals), {}))
     avals = [shaped_abstractify(x) for x in leaves]
     traced = stage(fun, tree, avals, "linear_transpose", lambda: argument_paths(fun, primals, {}))

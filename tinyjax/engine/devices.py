@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -24,6 +27,8 @@ from tinyjax.engine.placement import CPU as CPU
 from tinyjax.engine.placement import ON_FIRST, Sharding, SingleDeviceSharding, place
 from tinyjax.engine.placement import Device as Device
 from tinyjax.engine.values import asarray, is_array_like
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def checked_backend(backend: str | None) -> None:
@@ -102,17 +107,17 @@ def process_indices(backend: str | None = None) -> list[int]:
     return [0]
 
 
-def as_sharding(target: Any) -> Sharding | None:
+def as_sharding(target: Any, name: str = "device_put: device") -> Sharding | None:
     """A device or sharding of this process as a sharding; None for no wish.
 
-    Raises: ValueError for anything else.
+    Raises: ValueError for anything else that was given as argument `name`.
     """
     if target is None or isinstance(target, Sharding):
         return target
     if not isinstance(target, Device):
         here = ", ".join(map(repr, _all_devices()))
         raise ValueError(
-            f"device_put to {target!r}: it must be a jax.Device, a jax.sharding.Sharding or None. "
+            f"{name} must be a jax.Device, a jax.sharding.Sharding or None, got {target!r}. "
             f"The only devices here are {here}."
         )
     return SingleDeviceSharding(target)
@@ -148,11 +153,69 @@ def device_put(
     return tree_unflatten(tree, [one(v, t) for v, t in zip(leaves, targets, strict=True)])
 
 
+PLACES = ("device", "sharding", "out_sharding")
+"""Parameters that say where a result is to lie."""
+
+
+def places_of(fun: Callable[..., Any]) -> list[tuple[str, int]]:
+    """The parameters of a function that say where its result is to lie, and their positions."""
+    code = inspect.unwrap(fun).__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return [
+        (name, i if i < code.co_argcount else sys.maxsize)
+        for i, name in enumerate(names)
+        if name in PLACES
+    ]
+
+
+def placing(fun: F) -> F:
+    """`fun` with its parameters `device` and `sharding` obeyed: its result is put there.
+
+    `fun` itself need not read them. Under a trace they are checked and change nothing, as in
+    `with_sharding_constraint`. `out_sharding` is for meshes, which do not exist yet.
+    Raises (the function): ValueError for what is no device or sharding, TypeError for any
+    `out_sharding`.
+    """
+    places = places_of(fun)
+
+    @functools.wraps(fun)
+    def put(*args: Any, **kwargs: Any) -> Any:
+        target = None
+        for name, position in places:
+            given = args[position] if len(args) > position else kwargs.get(name)
+            if given is None:
+                continue
+            if name == "out_sharding":
+                raise TypeError(
+                    f"`out_sharding` argument of {fun.__name__} only supports instances of "
+                    f"`NamedSharding` or `PartitionSpec`, which do not exist yet; got {given!r}.\n"
+                    "  Leave it out, or put the result on a device with jax.device_put."
+                )
+            target = as_sharding(given, f"{fun.__name__}: {name}")
+        out = fun(*args, **kwargs)
+        return out if target is None else device_put(out, target)
+
+    return cast(F, put)
+
+
+def place_results(namespace: dict[str, Any]) -> None:
+    """Make `placing` the functions of a public module that have such parameters."""
+    made: dict[Any, Any] = {}
+    for name, f in list(namespace.items()):
+        if type(f) is FunctionType and not name.startswith("_") and places_of(f):
+            if f not in made:
+                made[f] = placing(f)
+            namespace[name] = made[f]
+
+
 def device_get(x: Any) -> Any:
-    """A tree of arrays as NumPy arrays (read-only views of the same memory)."""
+    """A tree of arrays as NumPy arrays (read-only views of the same memory).
+
+    Traced values stay as they are, and keep their gradients.
+    """
 
     def one(leaf: Any) -> Any:
-        if isinstance(leaf, Array) and not dtypes.is_key(leaf.dtype):
+        if isinstance(leaf, Array) and not (leaf.is_tracer or dtypes.is_key(leaf.dtype)):
             return np.asarray(leaf)
         return leaf
 

@@ -63,7 +63,7 @@ def eager(fun: F) -> F:
                         return Array.from_buffer(Buffer(plan([buffer.value]), of))
             return fun(x)
         except Exception as error:
-            hide_frames(error)
+            hide_frames(error, (fun, (x,), {}))
             raise
 
     def of_two(x: Any, y: Any, /) -> Any:
@@ -93,7 +93,7 @@ def eager(fun: F) -> F:
                         return Array.from_buffer(Buffer(plan(values), of))
             return fun(x, y)
         except Exception as error:
-            hide_frames(error)
+            hide_frames(error, (fun, (x, y), {}))
             raise
 
     short = of_one if unary else of_two

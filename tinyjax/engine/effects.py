@@ -5,13 +5,15 @@ value; then it joins the chain of the innermost open trace (interpreters/trace.p
 when it ends. What has happened leaves the graph: a call that was run for its effects stays as the
 same call without them, so its results can be differentiated.
 
-Cost: an effectful call of values that are being differentiated outside of jit computes what its
-effects need twice.
+A call that will be differentiated in reverse mode is taken apart before it runs, so that nothing is
+computed twice (`taken_ahead`). Cost: in forward mode, in while loops and with io_callback what the
+effects need is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tinyjax.core import execute
 from tinyjax.core.body import fresh_var, reclose
@@ -20,8 +22,16 @@ from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import UOp, get, results, token_of, toposort, tuple_of
 from tinyjax.engine.array import Array, buffer_node
 from tinyjax.engine.values import finish_all, own
-from tinyjax.interpreters.effects import RULED, SPLIT, START, TAPED, inserted, without
-from tinyjax.interpreters.linearize import callback_jvp
+from tinyjax.interpreters.effects import (
+    RULED,
+    SPLIT,
+    START,
+    TAPED,
+    inserted,
+    refuse_derivative,
+    without,
+)
+from tinyjax.interpreters.linearize import Advanced, taken_ahead
 from tinyjax.interpreters.trace import (
     Trace,
     differentiated,
@@ -77,7 +87,7 @@ def happen(node: UOp) -> list[UOp]:
     if node.op in BODIES and node.free:
         return happen_inside(node)
     if node.op is Op.CALLBACK and node.arg.kind == "io" and any(map(differentiated, node.src)):
-        callback_jvp(node, ())
+        refuse_derivative(node)
     values = execute.run(node, values_of(node.operands))
     place = token_of(results(node))
     elts = without(node.aval.elts, place)
@@ -96,16 +106,47 @@ def happen_inside(node: UOp) -> list[UOp]:
     flags = tuple(bool(differentiated(s)) for s in operands)
     if any(flags):
         inner = RULED[node.op](inner, flags, again[token_of(operands) or 0])
+        ahead = taken_ahead(inner, reverse_flags(operands))
+        if ahead is not None:
+            return inserted(happen_ahead(node, ahead), place, START)
     parts = SPLIT[node.op](inner, inner.src, inner.src, TAPED)
     body = reclose([get(parts.node, place or 0), *parts.kept], again)
-    if not parts.once:
-        memory = node.src[0].derived.setdefault("effects alone", {})
-        memory[body] = body  # its program lives as long as the function's body
-    call = UOp(Op.CALL, (body, *operands), CallInfo("jit", "effects"))
-    _, *found = execute.run(call, values_of(operands))
+    _, *found = run_for_effects(node, body, operands, keep=not parts.once)
     recorded = [buffer_node(own(v, k.aval)) for v, k in zip(found, parts.kept, strict=True)]
     mapping = dict(zip([*again, *parts.held], [*operands, *recorded], strict=True))
     return inserted(rebind(without(results(parts.replay), place), mapping), place, START)
+
+
+def run_for_effects(node: UOp, body: UOp, operands: Sequence[UOp], keep: bool = True) -> list[Any]:
+    """Values of a body made of a node's; its program lives as long as that."""
+    if keep:
+        node.src[0].derived.setdefault("effects alone", {})[body] = body
+    call = UOp(Op.CALL, (body, *operands), CallInfo("jit", "effects"))
+    return execute.run(call, values_of(operands))
+
+
+def reverse_flags(nodes: Sequence[UOp]) -> list[bool]:
+    """Which depend differentiably on what the innermost derivative is asked for, if it is a reverse
+    one."""
+    found = [differentiated(n) for n in nodes]
+    depths = {v: state.traces.index(v.trace) for vs in found for v in vs if v.trace in state.traces}
+    depth = max(depths.values(), default=0)
+    if not depths or state.traces[depth].kind not in ("grad", "vjp"):
+        return [False] * len(nodes)
+    return [any(depths.get(v) == depth for v in vs) for vs in found]
+
+
+def happen_ahead(node: UOp, ahead: Advanced) -> list[UOp]:
+    """A call on bound variables that will be differentiated: all that its derivative needs is
+    computed with its effects, and remembered beside the nodes that stay in the graph."""
+    place = token_of(node.operands)
+    given = without(node.operands, place)
+    *values, _ = run_for_effects(node, ahead.known, [*given, node.operands[place or 0]])
+    forward = UOp(Op.CALL, (ahead.forward, *given), CallInfo("jit", "forward"))
+    call = UOp(Op.CALL, (ahead.quiet, *given), CallInfo("custom_jvp", "ahead", rule=ahead.rule))
+    outs = results(call)
+    state.forced[forward], state.forced[call] = values, values[: len(outs)]
+    return outs
 
 
 def settle(trace: Trace, roots: Sequence[UOp]) -> list[UOp]:

@@ -115,6 +115,13 @@ class Jitted:
         self.max_traces, self.dynamic_shapes = max_traces, dynamic_shapes
         self.static_argnums, self.static_argnames = self._resolve(static_argnums, static_argnames)
         self.donate_argnums, self.donate_argnames = self._resolve(donate_argnums, donate_argnames)
+        both = [x for x in self.static_argnames if x in self.donate_argnames]
+        if both:
+            raise ValueError(
+                "static_argnames and donate_argnames cannot intersect: "
+                f"{', '.join(map(repr, both))} of {name_of(fun)} is in both. A static argument is "
+                "a value of Python, whose memory cannot be donated."
+            )
         self.keep_traces = True
         self._entries: dict[Hashable, Entry] = {}
         self._recent: Entry | None = None

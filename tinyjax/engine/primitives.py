@@ -492,6 +492,15 @@ for _kind in ("jit", "function", "checkpoint", "custom_jvp", "custom_vjp", "comp
     call_primitive(_kind)
 
 
+def _plain_call(src: Sequence[UOp], p: Mapping[str, Any]) -> UOp:
+    return UOp(Op.CALL, (body_of(p["call_jaxpr"]), *src), CallInfo("jit", p.get("name", "")))
+
+
+# No jaxpr has these; libraries have rules for them, and jaxprs edited as data may use them.
+for _name in ("call", "closed_call"):
+    define(_name, _plain_call, True)
+
+
 def call_params(n: UOp, close: Callable[[UOp], Any]) -> Params:
     """JAX's parameters of the call, then those of our own that are not at their defaults."""
     info: CallInfo = n.arg

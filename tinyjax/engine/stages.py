@@ -14,6 +14,7 @@ from tinyjax.core.avals import Aval, aval
 from tinyjax.core.body import hoist_memory, inherited, params_of
 from tinyjax.core.composites import raised_body
 from tinyjax.core.dims import largest
+from tinyjax.core.prune import prune
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
@@ -284,10 +285,12 @@ class Lowered(Stage):
     @property
     def cost(self) -> dict[str, Any]:
         """Arithmetic, memory traffic at the border, planned memory, and each in-place decision."""
+        from tinyjax.lowering.inline import inline  # the compiler is loaded on first use
+
         plan = self._lowered.plan
         inputs = params_of(self.stages.body)
         return {
-            "flops": arithmetic(self.stages.body),
+            "flops": arithmetic(prune(inline(self.stages.body))),
             "bytes accessed": bytes_of(inputs.values()) + bytes_of(self.stages.traced.out_avals),
             "kernels": len(self.kernels),
             "steps": len(plan.steps),
@@ -352,6 +355,17 @@ class MemoryStats:
     alias_size_in_bytes: int
     temp_size_in_bytes: int
     peak_memory_in_bytes: int
+    generated_code_size_in_bytes: int
+
+
+def code_bytes(program: Any) -> int:
+    """Machine code of a program's kernels and of those of the programs it calls."""
+    seen, todo = {}, [program]
+    while todo:
+        made = todo.pop()
+        seen.update({kernel.key: kernel.nbytes for kernel in made.kernels})
+        todo += made.programs
+    return sum(seen.values())
 
 
 def bytes_of(avals: Iterable[Aval]) -> int:
@@ -427,6 +441,7 @@ class Compiled(Stage):
             alias_size_in_bytes=sum(donated),
             temp_size_in_bytes=cost["arena bytes"],
             peak_memory_in_bytes=cost["peak bytes"],
+            generated_code_size_in_bytes=code_bytes(self._executable.program),
         )
 
     def as_text(self) -> str:

@@ -12,17 +12,21 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
+from tinyjax.core import sites
 from tinyjax.core.avals import TOKEN, Aval
-from tinyjax.core.body import close
+from tinyjax.core.body import close, outer_variables
 from tinyjax.core.config import config
 from tinyjax.core.sites import Table
 from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
-from tinyjax.core.uop import UOp
+from tinyjax.core.uop import UOp, const, nodes_created
 from tinyjax.engine.array import Array, refuse_escaped
 from tinyjax.engine.effects import next_token
 from tinyjax.engine.refs import (
@@ -36,6 +40,7 @@ from tinyjax.engine.refs import (
     touched,
 )
 from tinyjax.engine.values import is_array_like, lift
+from tinyjax.interpreters.effects import has_effects
 from tinyjax.interpreters.trace import Trace, open_trace, state
 
 
@@ -45,7 +50,8 @@ class Traced:
 
     Mutable arrays that it touches are the next parameters and outputs, and with effects a token is
     the last parameter and output. `given` are those among its arguments. `sites` says where the
-    nodes of the body come from.
+    nodes of the body come from. The first captured nodes are the indices
+    of the named axes `axes`.
     """
 
     body: UOp
@@ -55,6 +61,13 @@ class Traced:
     sites: Table
     refs: tuple[Ref, ...] = ()
     given: tuple[Ref, ...] = ()
+    axes: tuple[Any, ...] = ()
+
+    def over(self, indices: Callable[[Any], UOp]) -> Traced:
+        """The same for other indices of the named axes."""
+        if not self.axes:
+            return self
+        return replace(self, captured=[*map(indices, self.axes), *self.captured[len(self.axes) :]])
 
     def bound(self, refs: Sequence[Ref], name: str) -> Traced:
         """The same with these mutable arrays as arguments."""
@@ -87,10 +100,12 @@ class Traced:
         """Whether it has effects or touches mutable arrays."""
         return self.effects or bool(self.refs)
 
-    def operands(self, args: Sequence[UOp]) -> list[UOp]:
-        """What a call takes: arguments, captured values, what mutable arrays hold, a token."""
+    def operands(self, args: Sequence[UOp], body: UOp | None = None) -> list[UOp]:
+        """What a call takes: arguments, captured values, what mutable arrays hold, a token (if the
+        body made of the function's that is called has effects)."""
         given = [*args, *self.captured, *map(current, self.refs)]
-        return [*given, next_token(given)] if self.effects else given
+        effects = has_effects(self.body if body is None else body)
+        return [*given, next_token(given)] if effects else given
 
     def deliver(self, results: Sequence[Array]) -> list[Array]:
         """The user's results of a call (without token); the rest goes into the mutable arrays."""
@@ -170,6 +185,12 @@ def _output(x: Any) -> UOp:
     return lift(x)
 
 
+def own_part(kind: str) -> AbstractContextManager[Callable[[UOp], bool] | None]:
+    """What a branch computes from outer values alone is its own: it may not be the one that runs."""
+    branch = kind in ("cond", "switch")
+    return sites.apart(nodes_created()) if branch else nullcontext()
+
+
 def stage(
     fun: Callable[..., Any],
     in_tree: PyTreeDef,
@@ -181,7 +202,7 @@ def stage(
     """Run `fun` on unbound variables with every operation recorded. `in_tree` is of (args,
     kwargs)."""
     names = list(paths() if callable(paths) else paths) or [""] * len(avals)
-    with open_trace(kind, name_from or fun, staging=True) as trace:
+    with open_trace(kind, name_from or fun, staging=True) as trace, own_part(kind) as own:
         variables: list[UOp] = []
         given: list[Ref] = []
         leaves: list[Any] = []
@@ -200,22 +221,27 @@ def stage(
         roots += [r.cell.node for r in given]
         cells = {r: r.cell for r in given if touched(r, roots)} | trace.cells
         starts = [c.start for c in cells.values() if c.start is not None]
+        indices = {index: name for name, (_, index) in state.axes.items()}
+        used = [v for v in outer_variables(roots, variables) if v in indices] if indices else []
         body, captured = close(
             [*nodes, *(c.node for c in cells.values()), *chain.tokens],
-            variables,
+            [*variables, *used],
             last=[*starts, *chain.starts],
             table=table,
+            computed_here=own,
         )
         for c in captured:
             refuse_escaped(c)
         owners = {v.trace for c in captured for v in c.free if v.trace is not None}
         owners |= {r.trace for r in trace.cells if r.trace is not None}
-    return Traced(body, captured, out_tree, tuple(owners), table, tuple(cells), tuple(given))
+    axes = tuple(indices[v] for v in used)
+    captured = [*used, *captured]
+    return Traced(body, captured, out_tree, tuple(owners), table, tuple(cells), tuple(given), axes)
 
 
 def ambient_key() -> Hashable:
     """What a trace depends on besides its arguments."""
-    return config.epoch(), tuple(state.axes.items()) if state.axes else None
+    return config.epoch(), tuple((name, size) for name, (size, _) in state.axes.items())
 
 
 class TraceCache:
@@ -283,11 +309,13 @@ def stage_cached(
     key = (kind, in_tree, avals, statics, ambient_key())
     found = table.get(key)
     if found is not None and found.usable:
-        return found
-    made = table[key] = stage(fun, in_tree, avals, kind, paths, name_from)
+        return found.over(lambda name: state.axes[name][1])
+    made = stage(fun, in_tree, avals, kind, paths, name_from)
+    # What is kept mentions no variable of the vmap that opened an axis.
+    kept = table[key] = made.over(lambda name: const(0, np.int32))
 
     def drop() -> None:
-        if table.get(key) is made:
+        if table.get(key) is kept:
             del table[key]
 
     for owner in made.owners:

@@ -14,6 +14,7 @@ import numpy as np
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.dims import DimExpr, as_size, install, is_symbolic
+from tinyjax.core.errors import SizeError
 from tinyjax.core.execute import new_buffer
 from tinyjax.core.ops import Op
 from tinyjax.core.tree import tree_leaves
@@ -160,7 +161,7 @@ def canonical_shape(shape: Any) -> tuple[int, ...]:
             )
         ) from None
     if any(s < 0 for s in out):
-        raise ValueError(f"Shapes must be non-negative, got {out}.")
+        raise SizeError(f"Shapes must be non-negative, got {out}.")
     return out
 
 

@@ -12,8 +12,8 @@ from tinyjax.core import build as b
 from tinyjax.core.avals import aval
 from tinyjax.core.dims import as_size
 from tinyjax.core.source import api_boundary
-from tinyjax.core.tree import tree_unflatten
-from tinyjax.core.treedef import tree_flatten
+from tinyjax.core.tree import leaf_paths, tree_unflatten
+from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.treematch import flatten_axes
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -30,7 +30,8 @@ def in_axes_per_leaf(fun: Any, in_axes: Any, args: tuple[Any, ...], tree: Any) -
     """One axis (or None) per leaf of the positional arguments."""
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
-    if not isinstance(in_axes, (int, tuple, type(None))) and not _single_tree(in_axes, args):
+    one = isinstance(in_axes, (int, type(None))) and not isinstance(in_axes, bool)
+    if not one and not isinstance(in_axes, tuple) and not _single_tree(in_axes, args):
         raise TypeError(
             f"vmap in_axes must be an int, None, or a tuple of entries corresponding to the "
             f"positional arguments passed to the function, but got {in_axes!r}."
@@ -161,8 +162,8 @@ def vmap(
                 "vmap out_axes", out_tree, out_axes, value_name="the return value"
             )
             final = [
-                place_axis(v, flag, axis, size, out, fun)
-                for v, flag, axis, out in zip(values, flags, targets, outs, strict=False)
+                place_axis(v, flag, axis, size, out, (fun, out_tree, i))
+                for i, (v, flag, axis, out) in enumerate(zip(values, flags, targets, outs))
             ]
             arrays = finish_all(settle(trace, rebind(final, {})))
         return tree_unflatten(out_tree, arrays)
@@ -187,13 +188,17 @@ def vmap(
     return vmapped
 
 
-def place_axis(value: UOp, flag: bool, axis: Any, size: int, out: UOp, fun: Any) -> UOp:
-    """The batch axis of a result where the user wants it."""
+def place_axis(
+    value: UOp, flag: bool, axis: Any, size: int, out: UOp, at: tuple[Any, PyTreeDef, int]
+) -> UOp:
+    """The batch axis of a result where the user wants it; `at`: function, tree, number of it."""
+    fun, tree, number = at
     if axis is None:
         if flag:
             raise ValueError(
                 f"vmap has mapped output (axis_name=None) but out_axes is None for a result of "
-                f"{name_of(fun)} with shape {out.shape} per example: it differs between examples, "
+                f"{name_of(fun)} with shape {out.shape} per example "
+                f"({leaf_paths('output', tree)[number]}): it differs between examples, "
                 "so its out_axes must be an axis."
             )
         return value
@@ -201,7 +206,7 @@ def place_axis(value: UOp, flag: bool, axis: Any, size: int, out: UOp, fun: Any)
     if not -rank <= axis < rank:
         raise ValueError(
             f"axis {axis} is out of bounds for array of dimension {rank}: out_axes of vmap of "
-            f"{name_of(fun)}"
+            f"{name_of(fun)} for {leaf_paths('output', tree)[number]}"
         )
     return b.moveaxis(value if flag else spread(value, size), 0, axis % rank)
 

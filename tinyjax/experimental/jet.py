@@ -37,6 +37,10 @@ def jet(
     Raises: ValueError if the arguments' series differ in length, or a primal or term is no array.
     Example: `jet(jnp.sin, (0.0,), ((1.0, 0.0, 0.0),))` is `(0.0, [1.0, 0.0, -1.0])`.
     """
+    if len(primals) != len(series):
+        raise ValueError(
+            f"jet needs a series for each primal, got {len(primals)} primals and {len(series)} series"
+        )
     if len({len(terms) for terms in series}) != 1:
         raise ValueError("jet terms have inconsistent lengths for different arguments")
     order = len(series[0])

@@ -591,10 +591,10 @@ def while_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp
     info = n.arg
     cc, bc = info.cond_consts, info.body_consts
     cond, body = n.src[:2]
-    if ordered_io(body):
+    if has_io(body, ordered=True):
         raise ValueError(
-            "Ordered IO effects not supported in vmap: examples leave a while_loop at different "
-            "steps. Pass ordered=False."
+            "Ordered IO effects not supported in vmap: an io_callback with ordered=True is one call, "
+            "not one per example. Pass ordered=False."
         )
     args, old, arg_flags = src[2:], n.src[2:], flags[2:]
     avals = [a.aval for a in old]
@@ -621,6 +621,12 @@ def while_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp
     if not pred:
         node = UOp(Op.WHILE, (new_cond, new_body, *consts_c, *consts_b, *given), info)
         return node, tuple(carry)
+    if has_io(body):
+        raise NotImplementedError(
+            "Unordered IO effects not supported in while_loop with batched predicate: the body runs "
+            "until the last example is done, so an io_callback in it would be called for examples "
+            "that are.\n  Map over the loop with lax.map, or use debug.callback."
+        )
     vc = [fresh_var(a.aval) for a in consts_c]
     vb = [fresh_var(a.aval) for a in consts_b]
     vk = [fresh_var(a.aval) for a in given]
@@ -642,12 +648,14 @@ def while_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp
     return node, tuple(carry)
 
 
-def ordered_io(body: UOp) -> bool:
-    """Whether a body has an ordered IO callback."""
+def has_io(body: UOp, ordered: bool = False) -> bool:
+    """Whether a body has an IO callback (an ordered one)."""
     if not has_effects(body):
         return False
     nodes = toposort([body], bodies=True)
-    return any(n.op is Op.CALLBACK and n.arg.kind == "io" and n.arg.ordered for n in nodes)
+    return any(
+        n.op is Op.CALLBACK and n.arg.kind == "io" and n.arg.ordered >= ordered for n in nodes
+    )
 
 
 def cond_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp, Any]:
@@ -665,10 +673,11 @@ def cond_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp,
         union = tuple(any(f[i] for f in out) for i in range(len(branches[0].src)))
         new = [batched_body(br, avals, arg_flags, size, union)[0] for br in branches]
         return UOp(Op.COND, (*new, index, *args), number), union
-    if any(ordered_io(br) for br in branches):
+    if any(map(has_io, branches)):
         raise NotImplementedError(
-            "IO effect not supported in vmap-of-cond: with a predicate per example all branches run, "
-            "so an ordered io_callback cannot stand in one. Pass ordered=False."
+            "IO effect not supported in vmap-of-cond: with a predicate per example all branches run "
+            "for all examples, so an io_callback would be called for a branch that is not taken.\n"
+            "  Map over the branch with lax.map, or use debug.callback."
         )
     wide = [batched(a, f, size) for a, f in zip(args, arg_flags, strict=True)]
     all_out = every(branches[0])

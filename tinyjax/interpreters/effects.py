@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tinyjax.core import build as b
-from tinyjax.core import dtypes
+from tinyjax.core import dtypes, sites
 from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval
 from tinyjax.core.body import fresh_id, fresh_var, open_body, params_of, reclose
-from tinyjax.core.infos import CallbackInfo, DerivedRule, each_backward
+from tinyjax.core.infos import CallbackInfo, CallInfo, DerivedRule, each_backward
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import (
     UOp,
@@ -47,6 +47,11 @@ START = const(False, dtypes.bool_, True)
 def has_effects(body: UOp) -> bool:
     """Whether a closed body gives a token."""
     return token_of(body.src) is not None
+
+
+def is_effect(node: UOp) -> bool:
+    """Whether a node is an effect itself, and not what has one inside."""
+    return node.op is Op.CHECK or (node.op is Op.CALLBACK and not node.arg.pure)
 
 
 def token_index(body: UOp) -> int:
@@ -113,23 +118,50 @@ def token_passed(node: UOp, token: UOp, like: UOp | None = None) -> UOp:
     return tuple_of(inserted(without(results(node), place), place, token))
 
 
-def unseeing(last: UOp, tangents: Sequence[UOp]) -> UOp:
-    """The last token of a chain without the effects that depend on tangents: when the linear part is
-    transposed there are none to be seen (as in JAX)."""
-    sees = depends_on([last], [t.arg for t in tangents])
-    if not sees(last):
-        return last
-    done: dict[UOp, UOp] = {}
-    for n in toposort([last]):
-        src = tuple(done.get(s, s) for s in n.src)
-        place = token_of(n.operands)
-        if n.op is Op.GETTUPLE:
-            done[n] = get(src[0], n.arg)
-        elif place is not None and any(map(sees, without(n.operands, place))):
-            done[n] = token_passed(n, src[len(n.src) - len(n.operands) + place])
-        else:
-            done[n] = n.with_src(src)
-    return done[last]
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Outputs and the effects before them without those that see tangents, which come `late`: from a
+    token variable to the last token, a chain of their own among what makes the tangents."""
+
+    outs: list[UOp]
+    last: UOp
+    touts: list[Tangent]
+    late: tuple[UOp, UOp] | None
+
+
+def apart(outs: Sequence[UOp], last: UOp, touts: Sequence[Tangent], dots: Sequence[UOp]) -> Apart:
+    """Take a chain of effects with its last token apart. An effect sees tangents (`dots`) if an
+    operand other than its token depends on one."""
+    if not depends_on([last], [t.arg for t in dots])(last):
+        return Apart(list(outs), last, list(touts), None)
+    start, seen = fresh_var(TOKEN), set(dots)
+    known: dict[UOp, UOp] = {}
+    late: dict[UOp, UOp] = {}
+    for n in toposort([*outs, last, *(t for t in touts if t is not None)]):
+        if n.aval is TOKEN and n.op is Op.GETTUPLE:
+            (of,) = n.src
+            (taken,) = (s for s in of.operands if s.aval is TOKEN)
+            if of in seen:
+                known[n], late[n] = known.get(taken, taken), get(late[of], n.arg)
+            else:
+                known[n], late[n] = get(known[of], n.arg), late.get(taken, start)
+            continue
+        sees = n in seen or any(s in seen for s in n.src if s.aval is not TOKEN)
+        if not n.src:
+            known[n], late[n] = n, start if n.aval is TOKEN else n
+            continue
+        src = tuple(
+            late.get(s, start) if sees and s.aval is TOKEN
+            else (late if s in seen else known).get(s, s)
+            for s in n.src
+        )  # fmt: skip
+        new = n if src == n.src else n.with_src(src)
+        sites.rewritten(new, n)
+        (late if sees else known)[n] = new
+        if sees:
+            seen.add(n)
+    moved = [t if t is None else (late if t in seen else known)[t] for t in touts]
+    return Apart([known[o] for o in outs], known[last], moved, (start, late[last]))
 
 
 # --- custom functions as their rules ---------------------------------------------------------------
@@ -214,10 +246,11 @@ def ruled_call(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
     if place is None and not has_effects(body):
         return n
     params = [fresh_var(a) for a in (*avals, TOKEN)]
-    values = open_body(body, [*params[:-1], *dots, params[-1]])
-    last = unseeing(values[token_index(body)], dots) if has_effects(body) else params[-1]
+    values, last = apply_rule(body, [*params[:-1], *dots], params[-1])
+    assert last is not None
     count = len(results(n)) - (place is not None)
-    own = reclose([*values[:count], last], params)
+    known = apart(values[:count], last, [], dots)
+    own = reclose([*known.outs, known.last], params)
     return UOp(Op.CALL, (own, *args, token), replace(info, rule=rule))
 
 
@@ -256,6 +289,22 @@ def ruled_cond(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
     return n.with_src((*bodies, *n.operands))
 
 
+def ruled_callback(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
+    """A debug callback sees the primal value, no other can."""
+    if n.arg.kind != "debug":
+        refuse_derivative(n)
+    return n
+
+
+def refuse_derivative(callback: UOp) -> NoReturn:
+    """Raise ValueError: a Python callback has no derivative of its own."""
+    kind = "Pure" if callback.arg.pure else "IO"
+    raise ValueError(
+        f"{kind} callbacks do not support JVP. Please use `jax.custom_jvp` to use callbacks while "
+        "taking gradients."
+    )
+
+
 def grown(body: UOp, on: tuple[bool, ...], consts: int, carry: int) -> tuple[bool, ...]:
     """Flags of a loop body's parameters with those that its carry brings in later steps."""
     while True:
@@ -272,6 +321,7 @@ RULED = {
     Op.SCAN: ruled_scan,
     Op.WHILE: ruled_while,
     Op.COND: ruled_cond,
+    Op.CALLBACK: ruled_callback,
 }
 
 
@@ -407,18 +457,22 @@ def split_call(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> P
     """The call of each part. A custom rule loses its forward effects, a checkpoint repeats prints."""
     info, prints = n.arg, mode == PRINTS
     args, place = n.operands, token_of(n.operands)
-    parts = split(n.src[0], [a.aval for a in args], mode)
-    node = UOp(Op.CALL, (parts.record, *src[1:]), info)
+    avals = [a.aval for a in args]
+    if info.kind == "checkpoint" and not prints:
+        try:
+            parts = split(n.src[0], avals)
+            info = replace(info, repeat=repeated(n.src[0], avals))
+        except Unkept:
+            parts = split(n.src[0], avals, mode)
+            info = replace(info, kind="jit", policy=None)
+    else:
+        parts = split(n.src[0], avals, mode)
+    node = UOp(Op.CALL, (parts.record, *src[1:]), n.arg)
     values = results(node)[len(n.src[0].src) :]
     held = holders(values)
     given = list(again[1:]) if prints else without(again[1:], place)
     if info.rule is not None:
         info = replace(info, rule=QuietRule(info.rule, parts.kept))
-    if info.kind == "checkpoint" and not prints:
-        try:
-            info = replace(info, repeat=repeated(n.src[0], [a.aval for a in args]))
-        except Unkept:
-            info = replace(info, kind="jit", policy=None)
     back = UOp(Op.CALL, (parts.replay, *given, *held), info)
     out = token_of(n.src[0].src)
     assert out is not None
@@ -503,6 +557,7 @@ def split_while(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> 
     given = without(again[2:], place)
     if not parts.kept:
         back = UOp(Op.WHILE, (reclose(inside, [*consts, *lone]), parts.replay, *given), info)
+        back = back if mode != TAPED else with_repeat(back, n)
         return Parts(n.with_src(tuple(src)), [], [], quiet_results(back, token_index(body), mode))
     tape, out = Tape(), token_index(body)
     params = [fresh_var(a) for a in inner]
@@ -532,8 +587,23 @@ def split_while(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> 
         ),
         info,
     )
-    replay = tuple_of(inserted(results(back)[:-1], out, START))
+    replay = tuple_of(inserted(results(with_repeat(back, n))[:-1], out, START))
     return Parts(node, [get(begin, 0)], held, replay, once=True)
+
+
+def with_repeat(quiet: UOp, n: UOp) -> UOp:
+    """The replay of a while loop as a call that has the effects again where its derivative is applied:
+    there the loop runs again, which is not known to end when it did."""
+    params = holders(quiet.operands)
+    token = fresh_var(TOKEN)
+    place = token_of(n.operands)
+    operands = inserted(params[: len(n.operands) - 1], place, token)
+    again = UOp(Op.WHILE, (*n.bodies, *operands), n.arg)
+    last = get(again, token_index(n.bodies[1]))
+    loop = UOp(Op.WHILE, (*quiet.bodies, *params), quiet.arg)
+    body = reclose(results(loop), params)
+    repeat = reclose([last], [*params, token]), len(params)
+    return UOp(Op.CALL, (body, *quiet.operands), CallInfo("jit", "while_loop", repeat=repeat))
 
 
 @dataclass(frozen=True, slots=True)
@@ -626,6 +696,16 @@ def substitute_params(body: UOp, args: Sequence[UOp]) -> list[UOp]:
     """The outputs over these arguments."""
     params = [n for n in toposort(body.src) if n.op is Op.PARAM]
     return substitute(body.src, {p: args[p.arg[0]] for p in params})
+
+
+def without_dead_effects(body: UOp, avals: Sequence[Aval]) -> UOp:
+    """A body without the token that its chain of effects has left if none of them remains."""
+    found = body.derived.get("no dead effects")
+    if found is None:
+        alive = not has_effects(body) or any(map(is_effect, toposort([body], bodies=True)))
+        found = body if alive else quiet(body, [a for a in avals if a is not TOKEN])
+        body.derived["no dead effects"] = found
+    return found
 
 
 def split_cond(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> Parts:

@@ -235,7 +235,11 @@ def sort(node: UOp, args: list[Array]) -> list[Array]:
         order = np.argsort(keys[0], axis=axis, kind="stable")
     else:
         order = np.lexsort(keys[::-1], axis=axis)
-    return [np.ascontiguousarray(np.take_along_axis(x, order, axis)) for x in args]
+    moved = []
+    for x in args:
+        index = order.reshape(order.shape + (1,) * (x.ndim - order.ndim))  # the words of typed keys
+        moved.append(np.ascontiguousarray(np.take_along_axis(x, index, axis)))
+    return moved
 
 
 # --- Fourier transforms -----------------------------------------------------------------------

@@ -23,7 +23,7 @@ from tinyjax.core import build as b
 from tinyjax.core import dtypes, sites
 from tinyjax.core.dims import largest
 from tinyjax.core.infos import GatherInfo
-from tinyjax.core.ops import BODIES, Op
+from tinyjax.core.ops import BODIES, STEPS, Op
 from tinyjax.core.uop import UOp, Var, depends_on, get, substitute, toposort
 
 Tangent = UOp | None
@@ -417,11 +417,7 @@ LN2 = math.log(2.0)
 JVP: dict[Op, JvpRule] = {
     Op.NEG: lambda y, dx: b.neg(dx),
     Op.ABS: abs_rule,
-    Op.SIGN: zero,
-    Op.FLOOR: zero,
-    Op.CEIL: zero,
-    Op.ROUND: zero,
-    Op.TRUNC: zero,
+    **dict.fromkeys(STEPS, zero),
     Op.SQRT: lambda y, dx: b.div(b.mul(dx, number(y, 0.5)), y),
     Op.RSQRT: scaled(lambda y, x: b.mul(number(y, -0.5), b.div(y, x))),
     Op.CBRT: scaled(lambda y, x: b.div(number(y, 1 / 3), b.square(y))),
@@ -470,7 +466,6 @@ JVP: dict[Op, JvpRule] = {
     Op.MAX: extreme_rule,
     Op.MIN: extreme_rule,
     Op.ATAN2: atan2_rule,
-    Op.NEXTAFTER: zero,
     Op.WHERE: where_rule,
     Op.RESHAPE: lambda y, dx: b.reshape(dx, y.arg),
     Op.PERMUTE: lambda y, dx: b.permute(dx, y.arg),

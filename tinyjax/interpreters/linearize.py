@@ -20,9 +20,17 @@ from typing import Any
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval
-from tinyjax.core.body import fresh_id, fresh_var, open_body, open_calls, open_vars, reclose
+from tinyjax.core.body import (
+    fresh_id,
+    fresh_var,
+    open_body,
+    open_calls,
+    open_vars,
+    params_of,
+    reclose,
+)
 from tinyjax.core.composites import KIND
-from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo, each_backward, nonzero
+from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo, each_backward
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import (
     UOp,
@@ -38,23 +46,28 @@ from tinyjax.interpreters.composites import attention_residuals, composite_tange
 from tinyjax.interpreters.effects import (
     QUIET,
     SPLIT,
+    START,
+    TAPED,
     Unkept,
+    apart,
     apply_rule,
     has_effects,
     inserted,
+    join,
     jvp_in_chain,
     quiet,
+    refuse_derivative,
     repeated,
     ruled,
     split,
     token_index,
-    unseeing,
     without,
 )
 from tinyjax.interpreters.host_rules import host_call_jvp
 from tinyjax.interpreters.jvp import Tangent, instantiate, jvp
 from tinyjax.interpreters.residuals import LITERALS, choose_residuals
-from tinyjax.interpreters.trace import open_chain, state
+from tinyjax.interpreters.saveable import saveable
+from tinyjax.interpreters.trace import linear_apart, open_chain, state
 
 Result = tuple[UOp, list[Tangent]]
 
@@ -72,16 +85,21 @@ class Parts:
     outputs: list[UOp]
     out_tangents: list[Tangent]
     residuals: list[UOp]
+    late: tuple[UOp, UOp] | None = None  # effects that see tangents (effects.Apart)
     grows: bool = False  # a custom rule has effects where the function has none
     joint: bool = False  # outputs depend on tangents: there is a while loop that does both
 
     @property
     def linear_roots(self) -> list[UOp]:
-        return [t for t in self.out_tangents if t is not None]
+        """What the linear part gives: tangents and, last, the token of its effects."""
+        last = [] if self.late is None else [self.late[1]]
+        return [*(t for t in self.out_tangents if t is not None), *last]
 
     @property
     def linear_inputs(self) -> list[UOp]:
-        return [t for t in self.tangents if t is not None]
+        """What it takes."""
+        first = [] if self.late is None else [self.late[0]]
+        return [*(t for t in self.tangents if t is not None), *first]
 
 
 def tangent_aval(of: Aval) -> Aval:
@@ -108,13 +126,14 @@ def take_apart(
     ]
     whole = composite_tangent(info, body, outs, params, tangents[0] if tangents else None)
     touts: list[Tangent]
-    grows = False
+    late, grows = None, False
     if whole is not None:
         touts = [whole]
     else:
         seeds = {p: t for p, t in zip(params, tangents, strict=True) if t is not None}
         outs, touts, grows = jvp_of_body(params, outs, seeds)
-    parts = Parts(params, tangents, outs, touts, [], grows)
+        outs, touts, late = known_apart(outs, touts, list(seeds.values()))
+    parts = Parts(params, tangents, outs, touts, [], late, grows)
     needs_tangent = depends_on(outs, [v.arg for v in parts.linear_inputs])
     parts.joint = any(map(needs_tangent, outs))
     if grows or parts.joint:
@@ -136,10 +155,29 @@ def jvp_of_body(
         if place is not None:
             chain.start, chain.last = params[token_of(params) or 0], outs[place]
         values, touts = jvp_in_chain(without(outs, place), seeds, chain)
-    if state.reverse and place is not None and chain.last is not None:
-        chain.last = unseeing(chain.last, list(seeds.values()))
     grows = place is None and chain.last is not None
     return inserted(values, place, chain.last), inserted(touts, place, None), grows
+
+
+def known_apart(
+    outs: Sequence[UOp], touts: Sequence[Tangent], dots: Sequence[UOp]
+) -> tuple[list[UOp], list[Tangent], tuple[UOp, UOp] | None]:
+    """Outputs of a body and tangents, effects that see tangents apart if that is asked for
+    (`trace.linear_apart`)."""
+    place = token_of(outs)
+    if state.linear is None or place is None:
+        return list(outs), list(touts), None
+    found = apart(without(outs, place), outs[place], without(touts, place), dots)
+    moved, late = inserted(found.touts, place, None), found.late
+    if late is not None and state.linear == "transposed":
+        live = iter(substitute([t for t in moved if t is not None], {late[0]: START}))
+        moved, late = [None if t is None else next(live) for t in moved], None
+    return inserted(found.outs, place, found.last), moved, late
+
+
+def mode(body: UOp) -> Any:
+    """What the parts of a body depend on besides its active inputs."""
+    return state.linear if has_effects(body) or state.linear == "applied" else None
 
 
 def widened(node: UOp, dsrc: Sequence[Tangent], rule: Callable[..., Result]) -> Result:
@@ -256,12 +294,16 @@ def layout(sizes: Sequence[int], on: Sequence[bool], token: int | None) -> list[
 
 @dataclass(frozen=True, slots=True)
 class LinearCall:
-    """Closed bodies of the two calls. `residuals[i]` is ("arg", slot) or ("out", index)."""
+    """Closed bodies of the two calls. `residuals[i]` is ("arg", slot) or ("out", index).
+
+    `late`: the linear one has effects.
+    """
 
     forward: UOp
     linear: UOp
     residuals: tuple[tuple[str, int], ...]
     nonzero: tuple[bool, ...]
+    late: bool
 
 
 def linearize_call(
@@ -273,7 +315,7 @@ def linearize_call(
     composite = info.name if info.kind == KIND else None
     key = (
         "linearize", active, remat, info.policy if remat else None, info.prevent_cse, composite,
-        bool(state.reverse) and has_effects(body),
+        mode(body),
     )  # fmt: skip
     found = body.derived.get(key)
     if found is not None:
@@ -284,7 +326,9 @@ def linearize_call(
         variables, outs = open_vars(body, avals)
         opened = open_calls(outs, lambda inner: inner.kind == "jit" and inner.rule is None)
         body = body if opened == outs else reclose(opened, variables)
-    parts = take_apart(body, avals, active, choose, info)
+    # What a checkpoint repeats (`repeated_prints`) holds what the checkpoints inside of it would.
+    with linear_apart("transposed" if remat and state.linear else state.linear):
+        parts = take_apart(body, avals, active, choose, info)
     if parts.grows or parts.joint:
         own.derived[key] = parts
         return parts
@@ -312,23 +356,22 @@ def linearize_call(
         linear,
         tuple(where[r] for r in parts.residuals),
         tuple(t is not None for t in parts.out_tangents),
+        parts.late is not None,
     )
     own.derived[key] = out
     return out
 
 
 def checkpoint_residuals(parts: Parts, policy: Callable[..., Any] | None) -> list[UOp]:
-    """Inputs, and what the policy lets be saved; all else is recomputed."""
-    is_linear = depends_on([], [v.arg for v in parts.linear_inputs])
-    reach = toposort(parts.linear_roots)
-    saved = []
-    for node in reach:
-        if node in parts.params or is_linear(node) or node.op in LITERALS:
-            continue
-        if policy is not None and isinstance(node.aval, Aval) and policy(node):
-            saved.append(node)
-    inputs = [p for p in parts.params if p in set(reach)]
-    return [*inputs, *saved]
+    """Inputs, and what the policy lets be saved (interpreters/saveable.py)."""
+    parts.outputs, roots, kept = saveable(
+        parts.params, parts.outputs, parts.linear_roots, parts.linear_inputs, policy
+    )
+    if parts.late is not None:
+        parts.late = parts.late[0], roots.pop()
+    given = iter(roots)
+    parts.out_tangents = [None if t is None else next(given) for t in parts.out_tangents]
+    return kept
 
 
 def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
@@ -348,7 +391,7 @@ def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         bodies, operands, parts = joint(node, tangents, [made], *sizes)
         both = replace(info, name=f"jvp({info.name})", policy=None)
         return parts(UOp(Op.CALL, (*bodies, *operands), both))
-    forward = UOp(Op.CALL, (made.forward, *args), info)
+    forward = UOp(Op.CALL, (made.forward, *args), replace(info, repeat=None))
     held = [args[i] if kind == "arg" else get(forward, i) for kind, i in made.residuals]
     linear_info = replace(
         info,
@@ -362,15 +405,33 @@ def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         for t, a in zip(tangents, args, strict=True)
         if t is not None and dtypes.is_inexact(a.dtype)
     ]
+    known = [get(forward, i) for i in range(len(made.nonzero))]
+    place = token_of(known)
+    token = [known[place or 0]] if made.late else []
     more = () if info.repeat is None else args[len(args) - info.repeat[1] :]
-    linear = UOp(Op.CALL, (made.linear, *held, *given, *more), linear_info)
+    linear = UOp(Op.CALL, (made.linear, *held, *given, *token, *more), linear_info)
     outs: list[Tangent] = []
     count = 0
     for on in made.nonzero:
         outs.append(get(linear, count) if on else None)
         count += on
-    primal = tuple_of([get(forward, i) for i in range(len(made.nonzero))])
-    return primal, outs
+    if made.late:
+        known[place or 0] = get(linear, count)
+    if info.repeat is not None and state.linear == "applied":
+        join(repeated_prints(info, more, given))
+    return tuple_of(known), outs
+
+
+def repeated_prints(info: CallInfo, args: Sequence[UOp], tangents: Sequence[UOp]) -> UOp:
+    """The effects of what a checkpoint computes again, last in the open chain. They come with the
+    tangents, for whose sake it does."""
+    assert info.repeat is not None
+    prints, _ = info.repeat
+    params = [fresh_var(x.aval) for x in (*args, *tangents)]
+    token = fresh_var(TOKEN)
+    body = reclose(open_body(prints, [*params[: len(args)], token]), [*params, token])
+    again = replace(info, kind="jit", policy=None, name=f"repeat({info.name})", repeat=None)
+    return UOp(Op.CALL, (body, *args, *tangents, state.chains[-1].take()), again)
 
 
 def checkpoint_with_effects_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
@@ -385,10 +446,10 @@ def checkpoint_with_effects_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     except Unkept:
         return call_jvp(UOp(Op.CALL, (body, *args), once), dsrc)
     happened = UOp(Op.CALL, (parts.record, *args), once)
-    kept = results(happened)[len(body.src) :]
+    outs, kept = results(happened)[: len(body.src)], results(happened)[len(body.src) :]
     plain = UOp(Op.CALL, (parts.replay, *without(args, place), *kept), replace(info, repeat=repeat))
-    primal, touts = call_jvp(plain, [None, *without(dsrc[1:], place), *[None] * len(kept)])
-    return tuple_of(inserted(primal.src, out, get(happened, out))), inserted(touts, out, None)
+    _, touts = call_jvp(plain, [None, *without(dsrc[1:], place), *[None] * len(kept)])
+    return tuple_of(outs), inserted(touts, out, None)
 
 
 def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
@@ -454,9 +515,11 @@ def with_forward_rule(
     touts = [b.zeros(k) if z else next(rest) for k, z in zip(kinds, out_zero, strict=True)]
     forward = reclose(touts, [*held_vars, *arg_vars, *dots])
 
-    def with_args(back: UOp, zero: tuple[bool, ...]) -> UOp:
-        cts = [fresh_var(k) for k in nonzero(kinds, zero)] + [fresh_var(TOKEN)] * has_effects(back)
-        return reclose(open_body(back, [*held_vars, *cts]), [*held_vars, *arg_vars, *cts])
+    def with_args(back: UOp, _: tuple[bool, ...]) -> UOp:
+        known = params_of(back)
+        more = range(len(held), max(known, default=-1) + 1)
+        rest = [fresh_var(known.get(i, TOKEN)) for i in more]
+        return reclose(open_body(back, [*held_vars, *rest]), [*held_vars, *arg_vars, *rest])
 
     return forward, each_backward(backward, with_args)
 
@@ -522,18 +585,17 @@ def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     const_part = [r for r in made.residuals if r.free <= own_consts]
     step_part = [r for r in made.residuals if not r.free <= own_consts]
     # Forward: ys, then stacked residuals that are neither an x nor already a y.
-    place: dict[UOp, tuple[str, int]] = {}
+    where: dict[UOp, tuple[str, int]] = {}
     for i, y in enumerate(made.outputs[nk:]):
-        place.setdefault(y, ("y", i))
+        where.setdefault(y, ("y", i))
     for i, x in enumerate(made.params[nc + nk :]):
-        place[x] = ("x", i)
+        where[x] = ("x", i)
     extra: list[UOp] = []
     for r in step_part:
-        if r not in place:
-            place[r] = ("y", len(made.outputs) - nk + len(extra))
+        if r not in where:
+            where[r] = ("y", len(made.outputs) - nk + len(extra))
             extra.append(r)
-    seen = bool(state.reverse) and has_effects(body)
-    key = ("scan forward", tuple(active), seen)
+    key = ("scan forward", tuple(active), mode(body))
     forward_body = body.derived.get(key)
     if forward_body is None:
         forward_body = reclose([*made.outputs, *extra], made.params)
@@ -541,12 +603,13 @@ def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     forward = UOp(Op.SCAN, (forward_body, *args), info)
     xs = args[nc + nk :]
     held = [
-        get(forward, nk + i) if kind == "y" else xs[i] for kind, i in (place[r] for r in step_part)
+        get(forward, nk + i) if kind == "y" else xs[i] for kind, i in (where[r] for r in step_part)
     ]
     const_values = substitute(const_part, dict(zip(consts, args[:nc], strict=True)))
     # Linear: consts are (const residuals, tangents of consts); xs are (residuals, tangents of xs).
-    key = ("scan linear", tuple(active), seen)
+    key = ("scan linear", tuple(active), mode(body))
     linear_body = body.derived.get(key)
+    starts, lasts = ([], []) if made.late is None else ([made.late[0]], [made.late[1]])
     t_consts = [t for t in made.tangents[:nc] if t is not None]
     t_carry = [t for t in made.tangents[nc : nc + nk] if t is not None]
     t_xs = [t for t in made.tangents[nc + nk :] if t is not None]
@@ -559,23 +622,30 @@ def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
                 made.out_tangents[:nk], made.outputs, active[nc : nc + nk], strict=False
             )
             if on
-        ] + [t for t in made.out_tangents[nk:] if t is not None]
+        ]
+        outs += [*lasts, *(t for t in made.out_tangents[nk:] if t is not None)]
         roots = substitute(
             outs, dict(zip([*const_part, *step_part], [*hold_const, *hold_step], strict=True))
         )
-        linear_body = reclose(roots, [*hold_const, *t_consts, *t_carry, *hold_step, *t_xs])
+        carried = [*t_consts, *t_carry, *starts]
+        linear_body = reclose(roots, [*hold_const, *carried, *hold_step, *t_xs])
         body.derived[key] = linear_body
     given = [instantiate(t, a) for t, a, on in zip(tangents, args, active, strict=True) if on]
     ca, ka = sum(active[:nc]), sum(active[nc : nc + nk])
+    known = [get(forward, i) for i in range(len(made.outputs))]
+    place = token_of(known)
+    token = [known[place or 0]] if starts else []
     linear = UOp(
         Op.SCAN,
-        (linear_body, *const_values, *given[:ca], *given[ca : ca + ka], *held, *given[ca + ka :]),
-        replace(info, num_consts=len(const_values) + ca, num_carry=ka),
+        (linear_body, *const_values, *given[: ca + ka], *token, *held, *given[ca + ka :]),
+        replace(info, num_consts=len(const_values) + ca, num_carry=ka + len(token)),
     )
     values = iter(results(linear))
     out: list[Tangent] = [next(values) if on else None for on in active[nc : nc + nk]]
+    if token:
+        known[place or 0] = next(values)
     out += [next(values) if t is not None else None for t in made.out_tangents[nk:]]
-    return tuple_of([get(forward, i) for i in range(len(made.outputs))]), out
+    return tuple_of(known), out
 
 
 def slice_avals(args: Sequence[UOp], info: ScanInfo) -> list[Aval]:
@@ -587,7 +657,7 @@ def slice_avals(args: Sequence[UOp], info: ScanInfo) -> list[Aval]:
 
 def scan_parts(body: UOp, avals: Sequence[Aval], active: tuple[bool, ...]) -> Parts:
     """`take_apart`, remembered."""
-    key = ("scan parts", active, bool(state.reverse) and has_effects(body))
+    key = ("scan parts", active, mode(body))
     if key not in body.derived:
         body.derived[key] = take_apart(body, avals, active)
     return body.derived[key]  # type: ignore[no-any-return]
@@ -599,7 +669,8 @@ def scan_parts(body: UOp, avals: Sequence[Aval], active: tuple[bool, ...]) -> Pa
 def while_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     """A loop over primals, and one that carries primals and tangents, read for its tangents.
 
-    Effects are in the first, or if they cannot be there is only the second.
+    Effects are in the first, or if they cannot be there is only the second. Where the linear part is
+    to be apart (linearize), it is the second loop with all effects again, as in JAX.
     """
     info = node.arg
     cond, body = node.src[:2]
@@ -638,7 +709,18 @@ def while_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     )
     count = len(carry)
     values = results(loop)
-    if token_of(carry) is not None:
+    place = token_of(carry)
+    if place is not None and state.linear is not None:
+        known_outs, _, _ = known_apart(outs, touts, [*d_consts, *d_carry])
+        known = results(UOp(Op.WHILE, (cond, reclose(known_outs, params), *args), info))
+        at = len(loop.src) - len(loop.operands) + (token_of(loop.operands) or 0)
+        applied = state.linear == "applied"
+        token = known[place] if applied else START
+        values = results(loop.with_src((*loop.src[:at], token, *loop.src[at + 1 :])))
+        primal = tuple_of(
+            inserted(without(known, place), place, (values if applied else known)[place])
+        )
+    elif place is not None:
         needs_tangent = depends_on(outs, [t.arg for t in (*d_consts, *d_carry)])
         if any(map(needs_tangent, outs)):
             primal = tuple_of(values[:count])
@@ -649,8 +731,8 @@ def while_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
                 values = results(SPLIT[Op.WHILE](loop, loop.src, loop.src, QUIET).replay)
             except Unkept:
                 primal = tuple_of(values[:count])
-    else:
-        primal = node
+    else:  # what rules compute stands for what their functions do
+        primal = tuple_of(results(UOp(Op.WHILE, (cond, reclose(outs, params), *args), info)))
     out: list[Tangent] = []
     for flag in on:
         out.append(values[count] if flag else None)
@@ -662,7 +744,7 @@ def while_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
 
 
 def cond_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
-    """Branches that also return residuals (slots shared by aval), and linear branches."""
+    """Branches that also return residuals, and linear branches."""
     number = node.arg
     branches, index, args = node.src[:number], node.src[number], node.src[number + 1 :]
     tangents = list(dsrc[number + 1 :])
@@ -677,10 +759,44 @@ def cond_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         groups = [len(args)], [len(branches[0].src)]
         bodies, operands, parts = joint(node, tangents, made, *groups)
         return parts(UOp(Op.COND, (*bodies, index, *operands), number))
-    place = token_of(args)
-    n_out = len(branches[0].src)
-    nonzero = [any(m.out_tangents[i] is not None for m in made) for i in range(n_out)]
-    # One list of residual slots for all branches, shared where avals agree.
+    key = ("cond parts", branches[1:], active, *map(mode, branches))
+    split = branches[0].derived.get(key)
+    if split is None:
+        split = branches[0].derived[key] = linear_branches(made)
+    forward = UOp(Op.COND, (*split.forward, index, *args), number)
+    given = [instantiate(t, a) for t, a, on in zip(tangents, args, active, strict=True) if on]
+    n_out, n_all = len(branches[0].src), len(split.forward[0].src)
+    outs = [get(forward, i) for i in range(n_out)]
+    held_values = [get(forward, i) for i in range(n_out, n_all)]
+    place, at = token_of(args), token_of(outs) or 0
+    token = [outs[at]] if split.late else []
+    rest = [*held_values, *without(args, place), *given, *token]
+    linear = UOp(Op.COND, (*split.linear, index, *rest), number)
+    values = iter(results(linear))
+    touts = [next(values) if on else None for on in split.nonzero]
+    if split.late:
+        outs[at] = next(values)
+    return tuple_of(outs), touts
+
+
+@dataclass(frozen=True, slots=True)
+class LinearBranches:
+    """Bodies of the two COND nodes: `forward` ones give outputs and residuals, `linear` ones take
+    residuals, known arguments and tangents; which outputs have tangents; `LinearCall.late`."""
+
+    forward: list[UOp]
+    linear: list[UOp]
+    nonzero: list[bool]
+    late: bool
+
+
+def linear_branches(made: Sequence[Parts]) -> LinearBranches:
+    """Bodies from the parts of each branch; one list of residual slots serves all of them, shared
+    where avals agree."""
+    place = token_of(made[0].params)
+    late = any(m.late is not None for m in made)
+    columns = zip(*(m.out_tangents for m in made), strict=True)
+    nonzero = [any(t is not None for t in column) for column in columns]
     slots: list[Aval] = []
     uses: list[dict[UOp, int]] = []
     for m in made:
@@ -711,26 +827,97 @@ def cond_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         mapping.update(
             {p: v for p, v in zip(m.params, args_held, strict=True) if p in set(m.residuals)}
         )
-        roots = substitute(
-            [
-                instantiate(t, o)
-                for t, o, on in zip(m.out_tangents, m.outputs, nonzero, strict=True)
-                if on
-            ],
-            mapping,
-        )
-        body = reclose(roots, [*held, *without(args_held, place), *m.linear_inputs])
+        start, last = m.late or (fresh_var(TOKEN),) * 2
+        dots = [t for t in m.tangents if t is not None]
+        roots = [
+            instantiate(t, o)
+            for t, o, on in zip(m.out_tangents, m.outputs, nonzero, strict=True)
+            if on
+        ]
+        roots = substitute([*roots, *[last] * late], mapping)
+        body = reclose(roots, [*held, *without(args_held, place), *dots, *[start] * late])
         linear_bodies.append(body)
-    forward = UOp(Op.COND, (*forward_bodies, index, *args), number)
-    given = [instantiate(t, a) for t, a, on in zip(tangents, args, active, strict=True) if on]
-    held_values = [get(forward, n_out + i) for i in range(len(slots))]
-    known = without(args, place)
-    linear = UOp(Op.COND, (*linear_bodies, index, *held_values, *known, *given), number)
-    values = iter(results(linear))
-    return (
-        tuple_of([get(forward, i) for i in range(n_out)]),
-        [next(values) if on else None for on in nonzero],
-    )
+    return LinearBranches(forward_bodies, linear_bodies, nonzero, late)
+
+
+# --- values that are known already ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """A node with effects, taken apart before its derivative is asked for.
+
+    Closed bodies: `known` of the operands, the token last, gives the outputs, the residuals of the
+    derivative, and a token; `forward` the same without effects; `quiet` the outputs alone.
+    `rule` is what derives the latter: its tangents are computed from the results of `forward`.
+    """
+
+    known: UOp
+    forward: UOp
+    quiet: UOp
+    rule: AheadRule
+
+
+class AheadRule:
+    """The rule of a call that was taken apart ahead with respect to some inexact arguments.
+
+    `made` is its derivative with respect to these, `plain` a body that has those to any.
+    """
+
+    has_jvp, has_vjp = True, False
+
+    def __init__(
+        self, flags: tuple[bool, ...], made: tuple[UOp, tuple[bool, ...]], plain: UOp
+    ) -> None:
+        self.flags, self.made, self.plain = flags, made, plain
+
+    def jvp_body(self, avals: Sequence[Aval], zero: tuple[bool, ...]) -> tuple[UOp, Any]:
+        """(args, tangents of inexact ones) -> (outputs, tangents that are not zero); which are zero."""
+        if all(flag or is_zero for flag, is_zero in zip(self.flags, zero, strict=True)):
+            return self.made
+        params, outs = open_vars(self.plain, avals)
+        seeds = {p: fresh_var(tangent_aval(p.aval)) for p in params if dtypes.is_inexact(p.dtype)}
+        outs, touts = jvp(outs, seeds)
+        live = [t for t in touts if t is not None]
+        return reclose([*outs, *live], [*params, *seeds.values()]), zero_tangents(outs, touts)
+
+
+def zero_tangents(outs: Sequence[UOp], touts: Sequence[Tangent]) -> tuple[bool, ...]:
+    """For each inexact output whether its tangent is zero."""
+    return tuple(t is None for o, t in zip(outs, touts, strict=True) if dtypes.is_inexact(o.dtype))
+
+
+def taken_ahead(node: UOp, flags: Sequence[bool]) -> Advanced | None:
+    """Take a call, scan or branch with effects, of variables, apart for reverse mode with respect to
+    the operands flagged. None if that needs what its callbacks return, and for while loops."""
+    place, out = token_of(node.operands), token_of(results(node))
+    if not any(flags) or node.op is Op.WHILE:
+        return None
+    if SPLIT[node.op](node, node.src, node.src, TAPED).kept:
+        return None
+    dots = [
+        fresh_var(tangent_aval(s.aval)) if on and dtypes.is_inexact(s.dtype) else None
+        for s, on in zip(node.operands, flags, strict=True)
+    ]
+    with linear_apart("transposed"), open_chain():
+        primal, touts = BODY_JVP[node.op](node, [*[None] * len(node.bodies), *dots])
+    outs, token = without(results(primal), out), results(primal)[out or 0]
+    touts = without(touts, out)
+    roots = [t for t in touts if t is not None]
+    given, dots = without(node.operands, place), without(dots, place)
+    frontier = known_frontier(roots, [d for d in dots if d is not None])
+    frontier = [n for n in frontier if n not in given and n.op not in LITERALS]
+    params = [*given, node.operands[place or 0]]
+    known = reclose([*outs, *frontier, token], params)
+    forward = quiet(known, [p.aval for p in given])
+    values = results(UOp(Op.CALL, (forward, *given), CallInfo("jit", "forward")))
+    live = substitute(roots, dict(zip(frontier, values[len(outs) :], strict=True)))
+    inexact = [i for i, p in enumerate(given) if dtypes.is_inexact(p.dtype)]
+    seeds = [dots[i] or fresh_var(tangent_aval(given[i].aval)) for i in inexact]
+    made = reclose([*values[: len(outs)], *live], [*given, *seeds]), zero_tangents(outs, touts)
+    plain = quiet(reclose(results(node), params), [p.aval for p in given])
+    rule = AheadRule(tuple(dots[i] is not None for i in inexact), made, plain)
+    return Advanced(known, forward, reclose(values[: len(outs)], given), rule)
 
 
 # --- the outside world -----------------------------------------------------------------------------------------
@@ -740,11 +927,7 @@ def callback_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     """A Python callback has no derivative of its own; a debug callback sees the primal value."""
     if node.arg.kind == "debug":
         return node, [None] * len(node.aval.elts)
-    kind = "Pure" if node.arg.pure else "IO"
-    raise ValueError(
-        f"{kind} callbacks do not support JVP. Please use `jax.custom_jvp` to use callbacks while "
-        "taking gradients."
-    )
+    refuse_derivative(node)
 
 
 def check_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:

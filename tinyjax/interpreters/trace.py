@@ -117,7 +117,7 @@ class State(threading.local):
         self.traces: list[Trace] = []
         self.chains: list[Chain] = []
         self.staging = 0
-        self.reverse = 0
+        self.linear: str | None = None
         self.forced: dict[UOp, Any] = {}
         self.axes: dict[Any, Any] = {}
 
@@ -161,13 +161,17 @@ def open_chain() -> Iterator[Chain]:
 
 
 @contextmanager
-def to_be_transposed() -> Iterator[None]:
-    """What is differentiated inside will be transposed: effects see no tangents."""
-    state.reverse += 1
+def linear_apart(what: str | None) -> Iterator[None]:
+    """What is differentiated inside is taken apart into a known and a linear part, unless None.
+
+    `what` happens to the latter: "applied", or "transposed", which drops the effects that see
+    tangents.
+    """
+    saved, state.linear = state.linear, what
     try:
         yield
     finally:
-        state.reverse -= 1
+        state.linear = saved
 
 
 @contextmanager

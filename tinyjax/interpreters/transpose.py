@@ -22,8 +22,10 @@ from tinyjax.core import dtypes, sites
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
 from tinyjax.core.dims import maximum
+from tinyjax.core.errors import NotLinearError
 from tinyjax.core.infos import Backward, CallInfo, CustomLinInfo, ScanInfo, ScatterInfo
 from tinyjax.core.ops import Op
+from tinyjax.core.prune import fewer
 from tinyjax.core.rules import padded
 from tinyjax.core.uop import UOp, depends_on, results, toposort
 from tinyjax.interpreters.effects import apply_rule, has_effects, join
@@ -548,18 +550,20 @@ def custom_lin_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> li
         raise TypeError(
             f"transpose_solve required for backwards mode automatic differentiation of {info.name}"
         )
-    held = n.src[: info.num_residuals]
+    held, refs = n.src[: info.num_residuals], info.refs
+    captured: Sequence[UOp] = ()
     if isinstance(info.backward, Backward):
         given = [ct for ct in cts if ct is not None]
         now = not state.staging and state.chains[-1].trace is not None
         known = given if now and all(unbound(ct) is None for ct in given) else None
         body = info.backward.body(tuple(ct is None for ct in cts), known)
+        refs, captured = info.backward.refs, info.backward.captured
     else:
         body = info.backward
         given = [instantiate(ct, of) for ct, of in zip(cts, info.out, strict=True)]
-    back, _ = apply_rule(body, [*held, *given, *map(held_now, info.refs)], None)
-    count = len(back) - len(info.refs)
-    for ref, value in zip(info.refs, back[count:], strict=True):
+    back, _ = apply_rule(body, [*held, *given, *map(held_now, refs), *captured], None)
+    count = len(back) - len(refs)
+    for ref, value in zip(refs, back[count:], strict=True):
         let_hold(ref, value)
     return [*[None] * len(held), *back[:count]]
 
@@ -625,7 +629,8 @@ def scan_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
             reverse=not info.reverse,
         ),
     )
-    values = results(back_scan)
+    # Residuals of what got no cotangent are not handed in.
+    values = list(fewer(back_scan, set(range(len(new.src)))).values())
     if token:
         state.chains[-1].last = values.pop(nk + len(lin_consts) + len(refs))
     for ref in refs:
@@ -810,9 +815,10 @@ def transpose(
         else:
             rule = TRANSPOSE.get(node.op)
             if rule is None:
-                raise TypeError(
-                    f"transpose: {node.op.name.lower()} is not linear, so the function cannot be "
-                    "transposed; use vjp, which linearizes first."
+                raise NotLinearError(
+                    "Transpose rule (for reverse-mode differentiation) for "
+                    f"'{node.op.name.lower()}' not implemented: it is not linear, and here it is "
+                    "applied to a tangent.\n  A custom_jvp rule must be linear in its tangents."
                 )
             parts = rule(node, ct, linear)
             sites.rewritten(parts, node, "transpose")

@@ -10,6 +10,7 @@ from tinyjax.core.dimension_numbers import RoundingMethod as RoundingMethod
 from tinyjax.core.dimension_numbers import ScatterDimensionNumbers as ScatterDimensionNumbers
 from tinyjax.core.dimension_numbers import Tolerance as Tolerance
 from tinyjax.core.source import publish_functions as _publish_functions
+from tinyjax.engine.devices import place_results as _place_results
 from tinyjax.lax import linalg as linalg
 from tinyjax.lax.bounded import bounded_while as bounded_while
 from tinyjax.lax.collectives import all_gather as all_gather
@@ -212,6 +213,7 @@ from tinyjax.lax.special import polygamma as polygamma
 from tinyjax.lax.special import random_gamma_grad as random_gamma_grad
 from tinyjax.lax.special import zeta as zeta
 
+_place_results(globals())
 _publish_functions(globals())
 
 

@@ -19,6 +19,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
 from tinyjax.core.errors import AxisError
 from tinyjax.core.ops import Op
+from tinyjax.core.shapes import canonical_axis
 from tinyjax.core.tree import tree_map
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -85,7 +86,7 @@ def all_reduce(kind: str, x: Any, axis_name: AxisName) -> Array:
     if n.dtype == np.bool_ and kind == "add":
         n = b.cast(n, dtypes.default_int_dtype())
     names = names_of(axis_name)
-    positions = sorted(int(i) % n.ndim for i in names if isinstance(i, int))
+    positions = sorted(canonical_axis(i, n.ndim) for i in names if isinstance(i, int))
     named = tuple(i for i in names if not isinstance(i, int))
     n = b.reduce(kind, n, positions)
     if not named:
@@ -208,9 +209,9 @@ def psum_scatter(
     no_groups("psum_scatter", axis_index_groups)
 
     def arg(n: UOp, size: int) -> tuple[Any, ...]:
-        place = scatter_dimension % max(n.ndim, 1)
-        have = n.shape[place] if n.shape else 0
-        if (have % size if tiled else have != size) or not n.shape:
+        place = canonical_axis(scatter_dimension, n.ndim, "scatter_dimension")
+        have = n.shape[place]
+        if have % size if tiled else have != size:
             raise ValueError(
                 f"reduce_scatter operand scatter dimension size {have} must "
                 f"{'be divisible by' if tiled else 'match'} the size {size} of axis "
@@ -261,8 +262,8 @@ def all_to_all(
     no_groups("all_to_all", axis_index_groups)
 
     def arg(n: UOp, size: int) -> tuple[Any, ...]:
-        split = split_axis % n.ndim
-        concat = concat_axis % n.ndim
+        split = canonical_axis(split_axis, n.ndim, "split_axis")
+        concat = canonical_axis(concat_axis, n.ndim, "concat_axis")
         have = n.shape[split]
         if have % size if tiled else have != size:
             raise ValueError(

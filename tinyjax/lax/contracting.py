@@ -10,7 +10,10 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.errors import DotShapeError, make_error
+from tinyjax.core.config import MATMUL_PRECISIONS
+from tinyjax.core.describe import describe_value
+from tinyjax.core.dims import as_size, as_sizes
+from tinyjax.core.errors import DotShapeError, DtypeError, make_error
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, lift
@@ -28,9 +31,104 @@ class Precision(enum.Enum):
     HIGHEST = 2
 
 
-def accumulate_dtype(preferred: Any, name: str) -> Any:
-    """`preferred_element_type` as a dtype, or None."""
-    return None if preferred is None else dtypes.user_dtype(preferred, name)
+PRECISIONS = {
+    "default": "default", "high": "high", "highest": "highest", "fastest": "default",
+    "bfloat16": "default", "tensorfloat32": "high", "float32": "highest",
+    "bfloat16_3x": "high",
+}  # fmt: skip
+ALGORITHMS = frozenset(name.lower() for name in MATMUL_PRECISIONS if name and name.isupper())
+"""The presets of JAX's DotAlgorithmPreset: how other machines may compute a product."""
+
+
+def canonical_precision(precision: Any) -> str | None:
+    """None, the more exact of the two names, or an algorithm (all products are exact to their
+    dtype). Raises: ValueError for what is no precision."""
+    if precision is None:
+        return None
+    if isinstance(precision, (tuple, list)) and len(precision) == 2:
+        names = [canonical_precision(p) or "default" for p in precision]
+        return max(names, key=lambda name: name in ALGORITHMS or ORDER.index(name))
+    name = precision if isinstance(precision, str) else getattr(precision, "name", "")
+    name = str(name).lower()
+    if name in ALGORITHMS:
+        return name
+    if name not in PRECISIONS:
+        raise ValueError(
+            f"precision must be None, a lax.Precision, one of {', '.join(PRECISIONS)}, the name of "
+            f"an algorithm, or two of these for the two operands; got {precision!r}."
+        )
+    return PRECISIONS[name]
+
+
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
+ORDER = ("default", "high", "highest")
+
+
+def accumulate_dtype(preferred: Any, name: str, of: Any = None) -> Any:
+    """`preferred_element_type` as a dtype, or None; `of` is the dtype of the products.
+
+    Raises: DtypeError if that would be narrower (floats excepted).
+    """
+    if preferred is None:
+        return None
+    dtype = dtypes.user_dtype(preferred, name)
+    part = dtypes.to_floating_dtype(of) if dtypes.is_complex(of) else of
+    narrower = of is not None and dtypes.bit_width(dtype) < dtypes.bit_width(part)
+    if narrower and not dtypes.is_float(of):
+        raise DtypeError(
+            f"{name}: `preferred_element_type` must not be narrower than the original type, got "
+            f"preferred_element_type of {dtype.name} for result type of {of.name}."
+        )
+    return dtype
+
+
+def kept_kind(preferred: Any, name: str, of: Any) -> None:
+    """Raises: DtypeError unless products of dtype `of` may be asked for as `preferred`.
+
+    Integers may become floats; otherwise integers, floats and complex numbers stay what they are,
+    signed integers stay signed, and nothing gets narrower.
+    """
+    if preferred is None:
+        return
+    dtype = dtypes.user_dtype(preferred, name)
+    kinds = (dtypes.is_integer, dtypes.is_float, dtypes.is_complex)
+    widened = dtypes.is_integer(of) and dtypes.is_float(dtype)
+    same = all(is_kind(dtype) for is_kind in kinds if is_kind(of))
+    if not widened and not same or dtypes.bit_width(dtype) < dtypes.bit_width(of):
+        raise DtypeError(
+            f"{name}: preferred_element_type {dtype.name} is incompatible with operands of dtype "
+            f"{of.name}; it must be of the same kind (or floating, for integers), and not narrower."
+        )
+    if dtypes.is_signed(of) and not widened and not dtypes.is_signed(dtype):
+        raise DtypeError(
+            f"{name}: preferred_element_type {dtype.name} must have the same signedness as the "
+            f"operands' dtype {of.name}."
+        )
+
+
+def product_dtype(x: UOp, y: UOp, name: str) -> Any:
+    """The dtype of a contraction: that of the operand of the wider range, as XLA orders dtypes.
+
+    Raises: DtypeError for typed keys and for two dtypes of one range.
+    """
+
+    def rank(dtype: Any) -> tuple[bool, int, int, int, bool]:
+        real = dtypes.to_floating_dtype(dtype) if dtypes.is_complex(dtype) else dtype
+        info = dtypes.finfo(real) if dtypes.is_float(real) else None
+        return (
+            dtypes.is_complex(dtype), int(info.maxexp) if info else -1,
+            int(info.nmant) if info else -1, dtypes.bit_width(real), not dtypes.is_unsigned(real),
+        )  # fmt: skip
+
+    kinds = [x.dtype, y.dtype]
+    if any(dtypes.is_key(d) for d in kinds):
+        raise DtypeError(f"{name} does not accept typed keys, got {x.dtype.name}, {y.dtype.name}")
+    ranks = [rank(d) for d in kinds]
+    if ranks[0] == ranks[1] and x.dtype != y.dtype:
+        raise DtypeError(
+            f"{name} argument type error: {x.dtype.name}, {y.dtype.name}.\n  Convert one of them."
+        )
+    return kinds[ranks[1] > ranks[0]]
 
 
 def dot_node(
@@ -42,13 +140,42 @@ def dot_node(
 ) -> UOp:
     """DOT with operands made equal in dtype; bools contract as or-of-ands through int32."""
     if x.dtype != y.dtype:
-        wide = dtypes.promote_types(x.dtype, y.dtype)
+        wide = product_dtype(x, y, "dot")
         x, y = b.cast(x, wide, x.aval.weak_type), b.cast(y, wide, y.aval.weak_type)
     if x.dtype == np.bool_:
         out = b.dot(b.cast(x, b.INT32), b.cast(y, b.INT32), contract, batch)
         return b.cast(b.ne(out, b.like(out, 0)), preferred or np.bool_)
     out = b.dot(x, y, contract, batch, None if preferred == x.dtype else preferred)
     return out
+
+
+def dot_axes(dimension_numbers: Any, x: UOp, y: UOp) -> tuple[Pair, Pair]:
+    """Contracted and batch axes, none negative, from what a user gives for operands x and y."""
+    try:
+        (cx, cy), (bx, by) = dimension_numbers
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            "dot_general dimension_numbers must be ((lhs contract, rhs contract), (lhs batch, rhs "
+            f"batch)), got {describe_value(dimension_numbers)}."
+        ) from None
+    found = []
+    for side, n, lists in (("lhs", x, (cx, bx)), ("rhs", y, (cy, by))):
+        given = [as_sizes(axes, f"the {side} axes of dimension_numbers") for axes in lists]
+        if not all(-n.ndim <= a < n.ndim for axes in given for a in axes):
+            raise DotShapeError(
+                f"dot_general requires {side} dimension numbers to be less than the number of axes "
+                f"of the {side} value, got contract {given[0]} and batch {given[1]} for {side} of "
+                f"shape {n.shape}."
+            )
+        named = [tuple(a % n.ndim for a in axes) for axes in given]
+        if len({*named[0], *named[1]}) < len(named[0]) + len(named[1]):
+            raise DotShapeError(
+                f"dot_general requires {side} dimension numbers to be distinct, got contract "
+                f"{given[0]} and batch {given[1]}."
+            )
+        found.append(named)
+    (contract_x, batch_x), (contract_y, batch_y) = found
+    return (contract_x, contract_y), (batch_x, batch_y)
 
 
 def dot_general(
@@ -62,19 +189,15 @@ def dot_general(
 ) -> Array:
     """General contraction: `((lhs contract, rhs contract), (lhs batch, rhs batch))`.
 
-    `precision` and `out_sharding` change nothing: products are as exact as the dtype, and there is
-    one device.
+    `precision` changes nothing: products are as exact as the dtype. `out_sharding` must be None.
     Shapes: batch axes, free axes of lhs, free axes of rhs. Narrow floats accumulate in float32.
     Raises: TypeError naming the axes whose sizes differ.
     """
-    (cx, cy), (bx, by) = dimension_numbers
-    contract = (tuple(map(int, cx)), tuple(map(int, cy)))
-    batch = (tuple(map(int, bx)), tuple(map(int, by)))
+    canonical_precision(precision)
+    if dimension_numbers is None:
+        return dot(lhs, rhs, precision=precision, preferred_element_type=preferred_element_type)
     x, y = lift(lhs), lift(rhs)
-    contract = (
-        tuple(a % max(x.ndim, 1) for a in contract[0]),
-        tuple(a % max(y.ndim, 1) for a in contract[1]),
-    )
+    contract, batch = dot_axes(dimension_numbers, x, y)
     for what, (ax, ay) in (("contracting", contract), ("batch", batch)):
         if len(ax) != len(ay):
             raise make_error(
@@ -94,9 +217,9 @@ def dot_general(
                 )
     if x.dtype != y.dtype and (x.aval.weak_type or y.aval.weak_type):
         x, y = same_dtypes("dot_general", [x, y])
-    return finish(
-        dot_node(x, y, contract, batch, accumulate_dtype(preferred_element_type, "dot_general"))
-    )
+    wide = product_dtype(x, y, "dot_general")
+    preferred = accumulate_dtype(preferred_element_type, "dot_general", wide)
+    return finish(dot_node(x, y, contract, batch, preferred))
 
 
 def dot(
@@ -110,7 +233,7 @@ def dot(
 ) -> Array:
     """Vector and matrix products of operands of rank 1 or 2.
 
-    `out_sharding` changes nothing: there is one device.
+    `out_sharding` must be None: there are no meshes yet.
     """
     x, y = lift(lhs), lift(rhs)
     if dimension_numbers is None:
@@ -126,7 +249,11 @@ def dot(
 
 def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: Any = None) -> Array:
     """Matrix products over equal leading axes."""
-    n = lift(lhs).ndim
+    n, other = lift(lhs).ndim, lift(rhs).ndim
+    if min(n, other) < 2 or n != other:
+        raise DotShapeError(
+            f"Arguments to batch_matmul must be at least 2D and have same ndim, got {n}, {other}."
+        )
     lead = tuple(range(n - 2))
     return dot_general(lhs, rhs, (((n - 1,), (n - 2,)), (lead, lead)), precision)
 
@@ -197,19 +324,21 @@ def conv_general_dilated(
 ) -> Array:
     """n-dimensional convolution (cross-correlation), as in XLA.
 
-    `precision` and `out_sharding` change nothing: products are as exact as the dtype, and there is
-    one device.
+    `precision` changes nothing: products are as exact as the dtype. `out_sharding` must be None.
     Shapes: by `dimension_numbers`, default batch, feature, space. `lhs_dilation` spreads the input
     (transposed convolution), `rhs_dilation` the kernel.
     Method: windows (no copies) and one contraction over window and feature axes.
     """
+    canonical_precision(precision)
     x, w = same_dtypes("conv_general_dilated", [lift(lhs), lift(rhs)])
     spec = conv_dimension_numbers(x.shape, w.shape, dimension_numbers)
     x, w = b.permute(x, spec.lhs_spec), b.permute(w, spec.rhs_spec)
     space = x.ndim - 2
-    strides = [int(s) for s in window_strides]
-    base = [int(d) for d in (lhs_dilation or [1] * space)]
-    dilation = [int(d) for d in (rhs_dilation or [1] * space)]
+    strides = as_sizes(window_strides, "window_strides")
+    base = as_sizes(() if lhs_dilation is None else lhs_dilation, "lhs_dilation") or (1,) * space
+    dilation = (
+        as_sizes(() if rhs_dilation is None else rhs_dilation, "rhs_dilation") or (1,) * space
+    )
     check_window(
         "conv_general_dilated",
         space,
@@ -218,7 +347,18 @@ def conv_general_dilated(
         lhs_dilation=base,
         rhs_dilation=dilation,
     )
-    groups, batches = int(feature_group_count), int(batch_group_count)
+    if isinstance(padding, str) and any(d != 1 for d in base):
+        raise ValueError(
+            "String padding is not implemented for transposed convolution using this op. Please "
+            "either exactly specify the required padding or use conv_transpose."
+        )
+    groups = as_size(feature_group_count, "feature_group_count")
+    batches = as_size(batch_group_count, "batch_group_count")
+    if groups < 1 or batches < 1:
+        raise ValueError(
+            "conv_general_dilated feature_group_count and batch_group_count must be positive "
+            f"integers, got {groups} and {batches}."
+        )
     if x.shape[1] != w.shape[1] * groups:
         raise ValueError(
             "conv_general_dilated feature_group_count must evenly divide and match: lhs has "
@@ -243,6 +383,7 @@ def conv_general_dilated(
         x = b.window(x, 2 + i, size[i], strides[i], dilation[i])
     # x: batch, feature, positions, window. One contraction over feature and window.
     positions = x.shape[2 : 2 + space]
+    kept_kind(preferred_element_type, "conv_general_dilated", x.dtype)
     preferred = accumulate_dtype(preferred_element_type, "conv_general_dilated")
     inner = tuple(range(2 + space, 2 + 2 * space))
     if groups == 1 and batches == 1:
@@ -325,6 +466,7 @@ def conv_transpose(
 
     `precision` changes nothing.
     """
+    canonical_precision(precision)
     x, w = lift(lhs), lift(rhs)
     space = x.ndim - 2
     if dimension_numbers is None:
@@ -333,6 +475,11 @@ def conv_transpose(
             2: ("NHWC", "HWIO", "NHWC"),
             3: ("NHWDC", "HWDIO", "NHWDC"),
         }
+        if space not in letters:
+            raise ValueError(
+                "conv_transpose: give dimension_numbers for an lhs that is not of rank 3, 4 or 5, got "
+                f"shape {x.shape}."
+            )
         dimension_numbers = letters[space]
     spec = conv_dimension_numbers(x.shape, w.shape, dimension_numbers)
     sizes = [w.shape[i] for i in spec.rhs_spec[2:]]
@@ -389,9 +536,10 @@ def conv_general_dilated_patches(
 
     `precision` changes nothing: no products are made.
     """
+    canonical_precision(precision)
     x = lift(lhs)
     space = x.ndim - 2
-    window_shape = tuple(int(s) for s in filter_shape)
+    window_shape = as_sizes(filter_shape, "filter_shape")
     spec = conv_dimension_numbers(x.shape, (1, 1, *window_shape), dimension_numbers)
     n = b.permute(x, spec.lhs_spec)
     base = list(lhs_dilation or [1] * space)
@@ -509,6 +657,7 @@ def conv_general_dilated_local(
     Shapes: `rhs` has the size of a flattened patch as its input-feature axis, and output positions
     as its spatial axes.
     """
+    canonical_precision(precision)
     spec = conv_dimension_numbers(lift(lhs).shape, lift(rhs).shape, dimension_numbers)
     plain = tuple(range(lift(lhs).ndim))
     patches = conv_general_dilated_patches(
@@ -548,9 +697,10 @@ def ragged_dot(
     a contraction over groups and k; no row is copied per matrix element.
     `precision` and `out_sharding` change nothing, as in `dot_general`.
     """
+    canonical_precision(precision)
     if group_offset is not None:
         raise ValueError("ragged_dot: group_offset is for shards of groups; there is one here")
-    x, w = same_dtypes("ragged_dot", [lift(lhs), lift(rhs)])
+    x, w = lift(lhs), lift(rhs)
     sizes = lift(group_sizes)
     if x.ndim != 2 or w.ndim != 3 or sizes.shape != w.shape[:1] or x.shape[1] != w.shape[1]:
         raise make_error(
@@ -572,5 +722,6 @@ def ragged_dot(
     masked = b.where(
         b.expand(mine, full, (0, 1)), b.expand(x, full, (0, 2)), b.full(full, b.like(x, 0))
     )
-    preferred = accumulate_dtype(preferred_element_type, "ragged_dot")
+    wide = product_dtype(x, w, "ragged_dot")
+    preferred = accumulate_dtype(preferred_element_type, "ragged_dot", wide)
     return finish(dot_node(masked, w, ((1, 2), (0, 1)), ((), ()), preferred))

@@ -19,8 +19,8 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval, aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, params_of, reclose
 from tinyjax.core.config import MISSING, config
-from tinyjax.core.dims import as_size, is_symbolic, maximum
-from tinyjax.core.errors import CarryTypeError
+from tinyjax.core.dims import as_int, as_size, is_symbolic, maximum
+from tinyjax.core.errors import CarryTypeError, ConcretizationTypeError
 from tinyjax.core.infos import ScanInfo, WhileInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, function_location
@@ -86,13 +86,14 @@ def carry_error(
 def promote_carry(nodes: list[UOp], outs: Sequence[Aval]) -> list[UOp] | None:
     """Weakly typed initial values in the dtypes the body returns; None if no dtype changes.
 
-    A carry may enter weak and leave strong, as in JAX: the body is not staged again for that.
+    A carry may enter weak and leave strong, as in JAX: the body is not staged again for that. One
+    that is promoted is strong, so staging again ends after as many turns as there are leaves.
     """
     new = []
     for n, o in zip(nodes, outs, strict=True):
         if n.aval.weak_type and n.shape == o.shape and n.dtype != o.dtype:
-            dtype, weak = dtypes.lattice_promote((n.dtype, True), (o.dtype, o.weak_type))
-            new.append(b.cast(n, dtype, weak) if dtype == o.dtype else n)
+            dtype, _ = dtypes.lattice_promote((n.dtype, True), (o.dtype, o.weak_type))
+            new.append(b.cast(n, dtype) if dtype == o.dtype else n)
         else:
             new.append(n)
     return None if all(x is y for x, y in zip(new, nodes, strict=True)) else new
@@ -189,7 +190,10 @@ def steps(unroll: int | bool, length: int) -> int:
         unroll = 1
     if unroll is True:
         return max(length, 1)
-    return max(int(unroll), 1)
+    turns = as_int(unroll, "unroll")
+    if turns < 0:
+        raise ValueError(f"`unroll` must be a bool or a non-negative int, got {unroll}.")
+    return max(turns, 1)
 
 
 def tree_paths(name: str, tree: Any) -> list[str]:
@@ -241,7 +245,7 @@ def stage_carry(
 ) -> tuple[Traced, PyTreeDef, list[UOp]]:
     """Stage a scan body; weak initial values are promoted until the carry keeps its dtypes."""
     example = tree_unflatten(tree, range(len(nodes)))
-    for _ in range(3):
+    while True:
         avals = [n.aval for n in nodes] + list(x_avals)
         traced = staged(f, (example, x_example), name, avals)
         out_tree = traced.out_tree
@@ -291,15 +295,21 @@ def scan_in_python(
 def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """`f` on each slice of the leading axis, one after the other (`vmap` in chunks of
     `batch_size`)."""
+    if not callable(f):
+        raise TypeError("lax.map: f argument should be callable.")
     if batch_size is not None:
-        return map_in_batches(f, xs, batch_size)
+        return map_in_batches(f, xs, as_size(batch_size, "batch_size"))
     return scan(lambda _, x: ((), f(x)), (), xs)[1]
 
 
 def map_in_batches(f: Callable[..., Any], xs: Any, batch_size: int) -> Any:
     """Full chunks by scan over vmap, the rest by vmap."""
-    leaves, _ = tree_flatten(xs)
-    total = leaves[0].shape[0]
+    if batch_size < 1:
+        raise ValueError(f"lax.map: batch_size must be positive, got {batch_size}.")
+    shapes = [lift(x).shape for x in tree_flatten(xs)[0]]
+    if len({s[:1] for s in shapes}) != 1 or not all(s and s[0] for s in shapes):
+        return map(f, xs)  # nothing to do, or to be refused
+    total = shapes[0][0]
     whole = total // batch_size * batch_size
     parts = []
     if whole:
@@ -337,12 +347,15 @@ def while_loop(
         init_val, lambda: tree_paths("init_val", init_val), "init_val of while_loop"
     )
     if config.jax_disable_jit:
-        value = init_val
-        while cond_fun(value):
-            value = body_fun(value)
-        return value
+        value = tree_unflatten(tree, [Array(n) for n in nodes])
+        try:
+            while cond_fun(value):
+                value = body_fun(value)
+            return value
+        except ConcretizationTypeError:  # under vmap there is one answer per example
+            pass
     example = tree_unflatten(tree, range(len(nodes)))
-    for _ in range(3):
+    while True:
         avals = [n.aval for n in nodes]
         cond = staged(cond_fun, (example,), "while_loop cond", avals)
         body = staged(body_fun, (example,), "while_loop", avals)
@@ -381,13 +394,19 @@ def while_loop(
 def while_with_effects(
     cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any
 ) -> Any:
-    """The same loop, its condition computed where it has effects: before it and after each step."""
+    """The same loop, its condition computed where it has effects: before it and after each step.
+
+    A condition has no derivative, so its callbacks do not refuse one.
+    """
+
+    def holds(value: Any) -> Any:
+        return cond_fun(tree_map(lambda x: Array(b.stop_gradient(lift(x))), value))
 
     def advance(carry: Any) -> Any:
         value = body_fun(carry[1])
-        return cond_fun(value), value
+        return holds(value), value
 
-    first = jit(cond_fun)(init_val)
+    first = jit(holds)(init_val)
     return while_loop(lambda carry: carry[0], advance, (first, init_val))[1]
 
 
@@ -403,6 +422,8 @@ def fori_loop(
     """`for i in range(lower, upper): val = body_fun(i, val)`.
 
     With bounds known in Python this is a scan (differentiable both ways), else a while_loop.
+    Dtype: `i` is weak like a Python int if both bounds are known, else it has that of the bounds.
+    Raises: TypeError for bounds of different dtypes, unless one is a Python int.
     """
     if not callable(body_fun):
         raise TypeError("lax.fori_loop: body_fun argument should be callable.")
@@ -413,14 +434,14 @@ def fori_loop(
                 f"lower and upper arguments to fori_loop must be integer scalars, got "
                 f"{n.aval.str_short()} for {name}."
             )
-    dtype, weak = dtypes.lattice_promote(
-        (low.dtype, low.aval.weak_type), (high.dtype, high.aval.weak_type)
-    )
+    dtype, weak = index_type(low.aval, high.aval)
     static = all(known(x) for x in (lower, upper))
     if static:
         start, stop = as_size(lower), as_size(upper)
         count = maximum(stop - start, 0)
-        first = b.scalar(start, dtype, weak)
+        if config.jax_disable_jit and not is_symbolic(count) and count == 0:
+            return init_val
+        first = b.scalar(start, dtypes.default_int_dtype(), True)
 
         def step(carry: Any, _: None) -> Any:
             i, value = carry
@@ -443,8 +464,21 @@ def fori_loop(
         return finish_all([b.add(i.node, b.like(i.node, 1))])[0], end, body_fun(i, value)
 
     begin = Array(b.cast(low, dtype, weak))
-    end = Array(b.cast(high, dtype, weak))
+    end = Array(b.cast(high, dtype, high.aval.weak_type))
     return while_loop(running, advance, (begin, end, init_val))[2]
+
+
+def index_type(low: Aval, high: Aval) -> tuple[Any, bool]:
+    """Dtype and weak flag of the index of a fori_loop between bounds of these types."""
+    if low.dtype == high.dtype:
+        return low.dtype, low.weak_type
+    signed = dtypes.is_signed(low.dtype) and dtypes.is_signed(high.dtype)
+    if signed and low.weak_type != high.weak_type:
+        return (high if low.weak_type else low).dtype, False
+    raise TypeError(
+        "lower and upper arguments to fori_loop must have equal types, got "
+        f"{low.dtype.name} and {high.dtype.name}"
+    )
 
 
 def known(x: Any) -> bool:
@@ -513,6 +547,8 @@ def switch(
     index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = MISSING
 ) -> Any:
     """`branches[clamp(index)](*operands)`; all are staged, one runs. `operand`: as in `cond`."""
+    if not isinstance(branches, (list, tuple)):
+        raise TypeError(f"switch branches must be a sequence of functions, got {branches!r}.")
     if not branches:
         raise ValueError("Empty branch sequence")
     if not all(callable(f) for f in branches):

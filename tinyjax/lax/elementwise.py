@@ -15,13 +15,14 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.dimension_numbers import AccuracyMode, RoundingMethod, Tolerance
+from tinyjax.core.dims import as_int, as_size
 from tinyjax.core.errors import BroadcastError, DtypeError, make_error
 from tinyjax.core.ops import Op
 from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.tree import tree_map
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, is_array_like, lift
+from tinyjax.engine.values import finish, lift
 
 ArrayLike = Any
 
@@ -75,9 +76,73 @@ def same_shapes(name: str, nodes: list[UOp]) -> list[UOp]:
     return [b.broadcast(n, want) if n.shape else n for n in nodes]
 
 
+NUMBERS = ("integer", "floating", "complexfloating")
+ACCEPTED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("add", "sub", "mul", "div", "neg", "sign", "square", "integer_pow", "cumsum", "cumprod",
+         "cummax", "cummin", "reduce_sum", "reduce_prod", "scatter_add", "scatter_sub",
+         "scatter_mul"), NUMBERS),
+    "abs": ("signed integer", "floating", "complexfloating"),
+    "reciprocal": ("floating", "complexfloating"),
+    "rem": ("integer", "floating"),
+    **dict.fromkeys(("lt", "le", "gt", "ge"), ("integer", "floating", "bool")),
+    **dict.fromkeys(("real", "imag"), ("complexfloating",)),
+    "conj": ("float32", "float64", "complexfloating"),
+    **dict.fromkeys(("is_finite", "reduce_precision"), ("floating",)),
+    "mulhi": ("integer",),
+    **dict.fromkeys(("reduce_and", "reduce_or", "reduce_xor"), ("integer", "bool")),
+    **dict.fromkeys(
+        ("qr", "svd", "lu", "eig", "triangular_solve", "householder_product"),
+        ("floating", "complexfloating")),
+}  # fmt: skip
+"""What functions take of the dtypes that their ops would (core/rules.py); JAX refuses the rest."""
+
+KINDS: dict[str, Callable[[Any], bool]] = {
+    "bool": dtypes.is_bool,
+    "integer": dtypes.is_integer,
+    "signed integer": dtypes.is_signed,
+    "floating": dtypes.is_float,
+    "complexfloating": dtypes.is_complex,
+    "float32": lambda dtype: dtype == np.float32,
+    "float64": lambda dtype: dtype == np.float64,
+}
+
+
+def accept(name: str, *nodes: UOp) -> None:
+    """Raises: DtypeError if function `name` does not take the dtype of one of its operands."""
+    kinds = ACCEPTED.get(name)
+    if kinds is None:
+        return
+    for i, n in enumerate(nodes):
+        if not any(KINDS[kind](n.dtype) for kind in kinds):
+            place = f" at position {i}" if len(nodes) > 1 else ""
+            raise make_error(
+                DtypeError,
+                f"{name} does not accept dtype {n.dtype.name}{place}",
+                rule=f"accepted dtypes are {', '.join(kinds)}",
+                fix=_other_function(name, n.dtype),
+            )
+
+
+def _other_function(name: str, dtype: Any) -> str:
+    """What to write instead."""
+    if dtypes.is_key(dtype):
+        return "Typed keys have no arithmetic; use random.split, fold_in or key_data."
+    return "Convert with .astype first, or use the function of jnp, which does."
+
+
 def operands(name: str, *args: ArrayLike) -> list[UOp]:
-    """Nodes with equal dtypes and matching shapes."""
-    return same_shapes(name, same_dtypes(name, [lift(a) for a in args]))
+    """Nodes with equal dtypes that `name` takes, and matching shapes."""
+    nodes = [lift(a) for a in args]
+    accept(name, *nodes)
+    return same_shapes(name, same_dtypes(name, nodes))
+
+
+def operand_of(name: str, x: ArrayLike) -> UOp:
+    """The one operand of `name`, of a dtype that it takes."""
+    n = lift(x)
+    accept(name, n)
+    return n
 
 
 def _named(apply: Any, name: str, doc: str) -> Any:
@@ -88,7 +153,7 @@ def _named(apply: Any, name: str, doc: str) -> Any:
 
 def _unary(op: Op, name: str, doc: str) -> Callable[[ArrayLike], Array]:
     def apply(x: ArrayLike) -> Array:
-        return finish(UOp(op, (lift(x),)))
+        return finish(UOp(op, (operand_of(name, x),)))
 
     return _named(apply, name, f"{doc}\n\n{UNARY_NOTE}")  # type: ignore[no-any-return]
 
@@ -186,9 +251,11 @@ def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: Any = None) -> Array:
 
     Shapes: equal, or a scalar. Dtypes: equal without `out_dtype` (no promotion).
     """
-    if out_dtype is not None:
-        x, y = (convert_element_type(v, out_dtype) for v in (x, y))
-    return finish(b.mul(*operands("mul", x, y)))
+    if out_dtype is None:
+        return finish(b.mul(*operands("mul", x, y)))
+    accept("mul", lift(x), lift(y))
+    wide = [convert_element_type(v, out_dtype).node for v in (x, y)]
+    return finish(b.mul(*same_shapes("mul", wide)))
 
 
 def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
@@ -213,12 +280,7 @@ def ge(x: ArrayLike, y: ArrayLike) -> Array:
 
 def mulhi(x: ArrayLike, y: ArrayLike, /) -> Array:
     """The high half of the double-width product of integers."""
-    p, q = operands("mulhi", x, y)
-    if not dtypes.is_integer(p.dtype):
-        raise TypeError(
-            f"mulhi does not accept dtype {p.dtype.name}. Accepted dtypes are subtypes of integer."
-        )
-    return finish(mulhi_node(p, q))
+    return finish(mulhi_node(*operands("mulhi", x, y)))
 
 
 def mulhi_node(x: UOp, y: UOp) -> UOp:
@@ -242,17 +304,17 @@ def mulhi_node(x: UOp, y: UOp) -> UOp:
 
 def real(x: ArrayLike) -> Array:
     """Real part of a complex array."""
-    return finish(UOp(Op.REAL, (lift(x),)))
+    return finish(UOp(Op.REAL, (operand_of("real", x),)))
 
 
 def imag(x: ArrayLike) -> Array:
     """Imaginary part of a complex array."""
-    return finish(UOp(Op.IMAG, (lift(x),)))
+    return finish(UOp(Op.IMAG, (operand_of("imag", x),)))
 
 
 def conj(x: ArrayLike) -> Array:
-    """Complex conjugate; a real x becomes complex."""
-    n = lift(x)
+    """Complex conjugate; a float32 or float64 x becomes complex."""
+    n = operand_of("conj", x)
     if not dtypes.is_complex(n.dtype):
         n = b.cast(n, dtypes.to_complex_dtype(n.dtype))
     return finish(b.conj(n))
@@ -260,13 +322,13 @@ def conj(x: ArrayLike) -> Array:
 
 def square(x: ArrayLike) -> Array:
     """x * x."""
-    n = lift(x)
+    n = operand_of("square", x)
     return finish(b.mul(n, n))
 
 
 def reciprocal(x: ArrayLike) -> Array:
     """1 / x."""
-    return finish(b.reciprocal(lift(x)))
+    return finish(b.reciprocal(operand_of("reciprocal", x)))
 
 
 def power_node(x: UOp, n: int) -> UOp:
@@ -288,7 +350,7 @@ def power_node(x: UOp, n: int) -> UOp:
 
 def integer_pow(x: ArrayLike, y: int) -> Array:
     """x**y for a Python integer y, by repeated squaring."""
-    n = lift(x)
+    n, y = operand_of("integer_pow", x), as_int(y, "y")
     if y < 0 and not dtypes.is_inexact(n.dtype):
         raise TypeError(f"Integers cannot be raised to negative powers, got integer_pow({x}, {y})")
     return finish(power_node(n, int(y)))
@@ -335,11 +397,11 @@ def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
 
 
 def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
-    """The case numbered `which` (bool or int32 in range), elementwise or for whole arrays."""
+    """The case numbered `which` (bool or integer in range), elementwise or for whole arrays."""
+    if not cases:
+        raise ValueError("select_n requires at least one case")
     w = lift(which)
     nodes = same_dtypes("select_n", [lift(c) for c in cases])
-    if not nodes:
-        raise ValueError("select_n requires at least one case")
     if any(n.shape != nodes[0].shape for n in nodes):
         raise TypeError(
             "select cases must have the same shapes, got "
@@ -354,8 +416,8 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
         if len(nodes) > 2:
             raise TypeError("select_n with a boolean `which` takes at most two cases")
         return finish(nodes[0] if len(nodes) == 1 else b.where(w, nodes[1], nodes[0]))
-    if w.dtype != np.int32:
-        raise TypeError(f"select `which` must be of boolean or int32 type, got {w.dtype.name}.")
+    if not dtypes.is_integer(w.dtype):
+        raise TypeError(f"select `which` must be of boolean or integer type, got {w.dtype.name}.")
     out = nodes[-1]
     for i in range(len(nodes) - 2, -1, -1):
         out = b.where(b.le(w, b.like(w, i)), nodes[i], out)
@@ -369,6 +431,11 @@ def convert_element_type(operand: ArrayLike, new_dtype: Any) -> Array:
     """
     n = lift(operand)
     dtype = dtypes.user_dtype(new_dtype, "convert_element_type")
+    if dtypes.is_key(n.dtype) != dtypes.is_key(dtype):
+        raise ValueError(
+            f"Cannot convert_element_type from {n.dtype.name} to {dtype.name}: typed keys are no "
+            "numbers.\n  Use jax.random.key_data(keys) and jax.random.wrap_key_data(data)."
+        )
     if dtypes.is_complex(n.dtype) and not dtypes.is_complex(dtype):
         n = b.real(n)
     return finish(b.cast(n, dtype))
@@ -378,7 +445,31 @@ def bitcast_convert_type(operand: ArrayLike, new_dtype: Any) -> Array:
     """Reinterpret bits; between widths the last axis splits or joins."""
     n = lift(operand)
     dtype = dtypes.user_dtype(new_dtype, "bitcast_convert_type")
+    if n.dtype == dtype:
+        return finish(b.cast(n, dtype))
+    if dtypes.is_key(n.dtype) or dtypes.is_key(dtype):
+        raise ValueError(
+            f"lax.bitcast_convert_type got {n.dtype.name} and new_dtype={dtype.name}: typed keys "
+            "have no bits.\n  Use jax.random.key_data(keys)."
+        )
+    bitcast_fits(n, dtype)
+    if any(dtypes.is_bool(d) or dtypes.is_complex(d) for d in (n.dtype, dtype)):
+        raise DtypeError(
+            "lax.bitcast_convert_type does not support bool or complex values unless the operand "
+            f"and destination types match. Got operand dtype={n.dtype.name}, "
+            f"new_dtype={dtype.name}.\n  Use x.view(dtype)."
+        )
     return finish(bitcast_node(n, dtype))
+
+
+def bitcast_fits(n: UOp, dtype: Any) -> None:
+    """Raises: ValueError if the last axis is not one element of a wider dtype."""
+    parts, rest = divmod(dtypes.bit_width(dtype), dtypes.bit_width(n.dtype))
+    if parts > 1 and (rest or not n.shape or n.shape[-1] != parts):
+        raise ValueError(
+            f"Attempting to convert array of shape {n.shape} from {n.dtype.name} to {dtype.name}, "
+            f"{parts}x as wide: the last axis must have size {parts}."
+        )
 
 
 UINTS = {8: np.dtype("u1"), 16: np.dtype("u2"), 32: np.dtype("u4"), 64: np.dtype("u8")}
@@ -397,12 +488,7 @@ def bitcast_node(n: UOp, dtype: Any) -> UOp:
         ]
         return b.bitcast(b.concat([b.unsqueeze(p, p.ndim) for p in pieces], n.ndim), dtype)
     parts = new // old
-    if not n.shape or n.shape[-1] != parts:
-        raise TypeError(
-            f"bitcast_convert_type to a type {parts}x as wide needs a last axis of size {parts}, "
-            "got "
-            f"shape {n.shape}."
-        )
+    bitcast_fits(n, dtype)
     narrow = b.bitcast(n, UINTS[old])
     last = n.ndim - 1
     total: UOp | None = None
@@ -416,9 +502,17 @@ def bitcast_node(n: UOp, dtype: Any) -> UOp:
 
 def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Array:
     """Round to a float format with these bits, kept in the dtype."""
-    return finish(UOp(Op.REDUCE_PRECISION, (lift(operand),), (exponent_bits, mantissa_bits)))
+    n = operand_of("reduce_precision", operand)
+    exponent_bits = as_size(exponent_bits, "exponent_bits")
+    mantissa_bits = as_size(mantissa_bits, "mantissa_bits")
+    if exponent_bits < 1 or mantissa_bits < 0:
+        raise ValueError(
+            "reduce_precision: exponent_bits must be positive and mantissa_bits non-negative; got "
+            f"{exponent_bits} and {mantissa_bits}."
+        )
+    return finish(UOp(Op.REDUCE_PRECISION, (n,), (exponent_bits, mantissa_bits)))
 
 
 def stop_gradient(x: Any) -> Any:
     """x (a tree), constant for differentiation."""
-    return tree_map(lambda v: finish(b.stop_gradient(lift(v))) if is_array_like(v) else v, x)
+    return tree_map(lambda v: finish(b.stop_gradient(lift(v))), x)

@@ -16,7 +16,7 @@ from tinyjax.core.infos import GatherInfo, ScatterInfo
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, lift
-from tinyjax.lax.elementwise import same_dtypes
+from tinyjax.lax.elementwise import accept, same_dtypes
 
 ArrayLike = Any
 
@@ -30,7 +30,10 @@ def index_node(indices: ArrayLike, name: str) -> UOp:
     """Indices as an integer node."""
     n = lift(indices)
     if not dtypes.is_integer(n.dtype):
-        raise TypeError(f"{name} indices must be integers, got {n.aval.str_short()}")
+        raise ValueError(
+            f"{name}: indices must have an integer type, got {n.aval.str_short()}.\n"
+            "  Convert them with .astype(int)."
+        )
     return n
 
 
@@ -95,7 +98,9 @@ def _scatter(kind: str, name: str, doc: str) -> Callable[..., Array]:
             indices_are_sorted,
             unique_indices,
         )
-        x, u = same_dtypes(name, [lift(operand), lift(updates)])
+        x, u = lift(operand), lift(updates)
+        accept(name, x, u)
+        x, u = same_dtypes(name, [x, u])
         return finish(b.scatter(x, index_node(scatter_indices, name), u, info))
 
     apply.__name__ = apply.__qualname__ = name
@@ -123,10 +128,12 @@ def scatter_sub(
     mode: Any = None,
 ) -> Array:
     """Subtract updates at run-time indices. Updates out of bounds: as in `scatter_add`."""
+    x, u = lift(operand), lift(updates)
+    accept("scatter_sub", x, u)
     return scatter_add(
-        operand,
+        finish(x),
         scatter_indices,
-        finish(b.neg(lift(updates))),
+        finish(b.neg(u)),
         dimension_numbers,
         indices_are_sorted=indices_are_sorted,
         unique_indices=unique_indices,

@@ -14,6 +14,7 @@ import numpy as np
 from tinyjax.core import build, dtypes
 from tinyjax.core import build as b
 from tinyjax.core.avals import Aval, aval
+from tinyjax.core.dims import as_int, as_sizes
 from tinyjax.core.errors import ShapeError
 from tinyjax.core.matrices import adjoint, eye, host_call, matmul, transposed, triangle
 from tinyjax.core.source import publish_functions as _publish_functions
@@ -21,7 +22,7 @@ from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, finish_all, lift
 from tinyjax.lax.control_flow import scan
-from tinyjax.lax.elementwise import same_dtypes
+from tinyjax.lax.elementwise import operand_of, same_dtypes
 
 ArrayLike = Any
 INT32 = np.dtype(np.int32)
@@ -58,7 +59,7 @@ class SvdAlgorithm(enum.Enum):
 
 def matrix(name: str, x: ArrayLike, square: bool = False) -> UOp:
     """An operand that is a matrix (or a batch of them) of a dtype LAPACK has."""
-    n = lift(x)
+    n = operand_of(name, x)
     if dtypes.is_integer(n.dtype) or n.dtype == np.bool_:
         n = b.cast(n, dtypes.default_float_dtype())
     if n.dtype not in (np.float32, np.float64, np.complex64, np.complex128):
@@ -67,10 +68,20 @@ def matrix(name: str, x: ArrayLike, square: bool = False) -> UOp:
             "complex64 and complex128."
         )
     if n.ndim < 2:
-        raise TypeError(f"Argument to {name} must have ndims >= 2, got shape {n.shape}")
+        raise ShapeMismatch(f"Argument to {name} must have ndims >= 2, got shape {n.shape}")
     if square and n.shape[-1] != n.shape[-2]:
-        raise TypeError(f"Arguments to {name} must be square matrices, got shape {n.shape}")
+        raise ShapeMismatch(f"Arguments to {name} must be square matrices, got shape {n.shape}")
     return b.cast(n, n.dtype)
+
+
+def subset(indices: Any, size: int) -> tuple[int, int]:
+    """The range of `subset_by_index`."""
+    found = as_sizes(indices, "subset_by_index")
+    if len(found) != 2 or not 0 <= found[0] <= found[1] <= size:
+        raise ValueError(
+            f"subset_by_index must be (start, stop) with 0 <= start <= stop <= {size}, got {found}."
+        )
+    return found[0], found[1]
 
 
 def shaped(n: UOp, *tail: int, dtype: Any = None) -> Aval:
@@ -135,7 +146,7 @@ def eigh(
     real = dtypes.to_floating_dtype(n.dtype)
     v, w = host_call("eigh", (bool(lower),), [n], [n.aval, shaped(n, size, dtype=real)])
     if subset_by_index is not None:
-        start, stop = subset_by_index
+        start, stop = subset(subset_by_index, size)
         v, w = b.slice_axis(v, v.ndim - 1, start, stop), b.slice_axis(w, w.ndim - 1, start, stop)
     vectors, values = finish_all([v, w])
     return vectors, values
@@ -186,7 +197,7 @@ def svd(
     rows, columns = n.shape[-2:]
     k = min(rows, columns)
     real = dtypes.to_floating_dtype(n.dtype)
-    start, stop = (0, k) if subset_by_index is None else subset_by_index
+    start, stop = (0, k) if subset_by_index is None else subset(subset_by_index, k)
     if not compute_uv:
         (s,) = host_call("svd", (bool(full_matrices), False), [n], [shaped(n, k, dtype=real)])
         return finish(b.slice_axis(s, s.ndim - 1, start, stop))
@@ -212,8 +223,14 @@ def triangular_solve(
     conjugate_a: bool = False,
     unit_diagonal: bool = False,
 ) -> Array:
-    """x with op(a) x = b (`left_side`) or x op(a) = b; only the named triangle of a is read."""
+    """x with op(a) x = b (`left_side`) or x op(a) = b; only the named triangle of a is read.
+
+    Dtype: unchanged; narrow floats are solved in float32.
+    """
     na, nb = same_dtypes("triangular_solve", [lift(a), lift(b)])
+    narrow = nb.dtype if dtypes.is_float(nb.dtype) and dtypes.bit_width(nb.dtype) < 32 else None
+    if narrow is not None:
+        na, nb = (build.cast(n, np.float32) for n in (na, nb))
     na = matrix("triangular_solve", finish(na), square=True)
     vector = nb.ndim == na.ndim - 1
     if vector:
@@ -229,6 +246,7 @@ def triangular_solve(
         bool(left_side), bool(lower), bool(transpose_a), bool(conjugate_a), bool(unit_diagonal),
     )  # fmt: skip
     (x,) = host_call("triangular_solve", params, [na, nb], [nb.aval.strip_weak_type()])
+    x = x if narrow is None else build.cast(x, narrow)
     return finish(build.squeeze(x, (x.ndim - 1 if left_side else x.ndim - 2,)) if vector else x)
 
 
@@ -254,6 +272,7 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
     if not dtypes.is_integer(n.dtype) or n.ndim < 1:
         raise TypeError(f"pivots must be an array of integers, got {n.aval.str_short()}")
     swaps = n.shape[-1]
+    permutation_size = as_int(permutation_size, "permutation_size")
     if permutation_size < swaps:
         raise ValueError(
             f"Output permutation size {permutation_size} has to exceed the trailing dimension of "
@@ -304,6 +323,11 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
     """The first columns of H_1 ... H_k, H_i = I - tau_i v_i v_i^H with v_i in the columns of a."""
     n, t = matrix("householder_product", a), lift(taus)
     rows, columns = n.shape[-2:]
+    if rows < columns or t.shape[:-1] != n.shape[:-2] or not 1 <= t.ndim <= n.ndim:
+        raise ShapeMismatch(
+            "householder_product takes a[..., m, n] with m >= n and taus[..., k], got shapes "
+            f"{n.shape} and {t.shape}."
+        )
     lead = tuple(range(n.ndim - 2))
     unit = b.slice_axis(eye(n, rows), n.ndim - 1, 0, columns)
     vectors = b.add(triangle(n, True, -1), unit)

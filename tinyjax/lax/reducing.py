@@ -10,8 +10,11 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
-from tinyjax.core.dims import is_symbolic, largest
+from tinyjax.core.dimension_numbers import FftType
+from tinyjax.core.dims import as_size, as_sizes, is_symbolic, largest
+from tinyjax.core.errors import DtypeError, ShapeError
 from tinyjax.core.ops import Op
+from tinyjax.core.shapes import canonical_axis
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp
@@ -19,19 +22,22 @@ from tinyjax.engine.array import Array
 from tinyjax.engine.tracing import stage
 from tinyjax.engine.values import finish, finish_all, lift
 from tinyjax.engine.vectorize import vmap
-from tinyjax.lax.shaping import axis_number
+from tinyjax.lax.elementwise import operand_of
 
 ArrayLike = Any
 
 
 def axes_of(axes: Sequence[int], ndim: int) -> tuple[int, ...]:
-    """Increasing non-negative axes."""
-    return tuple(sorted(axis_number(a, ndim) for a in axes))
+    """Increasing non-negative axes. Raises: ValueError for an axis given twice."""
+    found = sorted(canonical_axis(a, ndim) for a in as_sizes(axes, "axes"))
+    if len(set(found)) < len(found):
+        raise ValueError(f"duplicate value in 'axes' of reduction: {tuple(axes)}")
+    return tuple(found)
 
 
 def _reduce(kind: str, name: str) -> Callable[[ArrayLike, Sequence[int]], Array]:
     def apply(operand: ArrayLike, axes: Sequence[int]) -> Array:
-        n = lift(operand)
+        n = operand_of(name, operand)
         return finish(b.reduce(kind, n, axes_of(axes, n.ndim)))
 
     apply.__name__ = apply.__qualname__ = name
@@ -42,9 +48,9 @@ def _reduce(kind: str, name: str) -> Callable[[ArrayLike, Sequence[int]], Array]
 def reduce_sum(operand: ArrayLike, axes: Sequence[int], *, out_sharding: Any = None) -> Array:
     """Sum over axes. Dtype: unchanged; narrow floats accumulate in float32.
 
-    `out_sharding` says nothing here: there is one device.
+    `out_sharding` must be None: there are no meshes yet.
     """
-    n = lift(operand)
+    n = operand_of("reduce_sum", operand)
     return finish(b.reduce("add", n, axes_of(axes, n.ndim)))
 
 
@@ -85,7 +91,7 @@ def reduce(
 
     Known monoids become one reduction; any other function is folded along the flattened axes by
     halving, log2(n) steps.
-    `out_sharding` changes nothing: there is one device.
+    `out_sharding` must be None: there are no meshes yet.
     """
     leaves, tree = tree_flatten(operands)
     inits, _ = tree_flatten(init_values)
@@ -125,28 +131,31 @@ def reduce(
 
 def argmax(operand: ArrayLike, axis: int, index_dtype: Any) -> Array:
     """Index of the first largest element along an axis."""
-    n = lift(operand)
-    return finish(
-        b.argreduce("max", n, axis_number(axis, n.ndim), dtypes.user_dtype(index_dtype, "argmax"))[
-            1
-        ]
-    )
+    return _argreduce("max", operand, axis, index_dtype)
 
 
 def argmin(operand: ArrayLike, axis: int, index_dtype: Any) -> Array:
     """Index of the first smallest element along an axis."""
+    return _argreduce("min", operand, axis, index_dtype)
+
+
+def _argreduce(kind: str, operand: ArrayLike, axis: int, index_dtype: Any) -> Array:
     n = lift(operand)
-    return finish(
-        b.argreduce("min", n, axis_number(axis, n.ndim), dtypes.user_dtype(index_dtype, "argmin"))[
-            1
-        ]
-    )
+    a = canonical_axis(axis, n.ndim)
+    if not largest(n.shape[a]):
+        raise ValueError(
+            f"arg{kind} requires a non-empty reduced dimension, got axis {a} of shape {n.shape}."
+        )
+    dtype = dtypes.user_dtype(index_dtype, f"arg{kind}")
+    if not dtypes.is_integer(dtype):
+        raise DtypeError(f"arg{kind}: index_dtype must be an integer type, but got {dtype.name}")
+    return finish(b.argreduce(kind, n, a, dtype)[1])
 
 
 def _cumulative(kind: str, name: str) -> Callable[..., Array]:
     def apply(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-        n = lift(operand)
-        return finish(b.prefix(kind, n, axis_number(axis, n.ndim), bool(reverse)))
+        n = operand_of(name, operand)
+        return finish(b.prefix(kind, n, canonical_axis(axis, n.ndim), bool(reverse)))
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"Inclusive cumulative {kind} along an axis."
@@ -169,14 +178,27 @@ def logaddexp(x: Array, y: Array) -> Array:
 
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Cumulative log of a sum of exponentials, by an associative scan of logaddexp."""
-    return associative_scan(logaddexp, operand, reverse=reverse, axis=axis)  # type: ignore[no-any-return]
+    x = finish(lift(operand))
+    return associative_scan(logaddexp, x, reverse=reverse, axis=axis)  # type: ignore[no-any-return]
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
     """Sort along an axis; several operands are sorted together by the first `num_keys`."""
     several = isinstance(operand, (tuple, list))
     nodes = [lift(x) for x in (operand if several else [operand])]
-    axis = axis_number(dimension, nodes[0].ndim)
+    num_keys = as_size(num_keys, "num_keys")
+    if not nodes:
+        raise TypeError("sort requires at least one operand")
+    if len({n.shape for n in nodes}) > 1:
+        raise ShapeError(
+            "Arguments to sort must have equal shapes, got: "
+            f"{', '.join(str(n.shape) for n in nodes)}."
+        )
+    if not 1 <= num_keys <= len(nodes):
+        raise ValueError(
+            f"num_keys={num_keys} must be from 1 to the number of operands, {len(nodes)}."
+        )
+    axis = canonical_axis(dimension, nodes[0].ndim)
     out = finish_all(b.sort(nodes, axis, num_keys, bool(is_stable)))
     return tuple(out) if several else out[0]
 
@@ -191,7 +213,10 @@ def sort_key_val(
 def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
     """The k largest elements along an axis, largest first, and their indices (int32)."""
     n = lift(operand)
-    a = axis_number(axis, n.ndim) if n.ndim else 0
+    k = as_size(k, "k")
+    if dtypes.is_complex(n.dtype):
+        raise ValueError(f"top_k is not compatible with complex inputs, got {n.aval.str_short()}.")
+    a = canonical_axis(axis, n.ndim) if n.ndim else 0
     if not n.ndim:
         raise TypeError("top_k operand must have >= 1 dimension, got ()")
     if not 0 <= k <= n.shape[a]:
@@ -220,7 +245,9 @@ def approx_max_k(
 
     They are `recall_target`, `reduction_input_size_override` and `aggregate_to_topk`.
     """
-    return top_k(operand, k, axis=reduction_dimension)
+    n = _floating(operand)
+    a, k = top_of(n, k, reduction_dimension)
+    return top_k(finish(n), k, axis=a)
 
 
 def approx_min_k(
@@ -235,10 +262,30 @@ def approx_min_k(
 
     They are `recall_target`, `reduction_input_size_override` and `aggregate_to_topk`.
     """
-    n = lift(operand)
-    a = axis_number(reduction_dimension, n.ndim)
+    n = _floating(operand)
+    a, k = top_of(n, k, reduction_dimension)
     values, order = b.sort([n, b.iota(n.shape, a)], a, 1, True)
     return finish_all([b.slice_axis(x, a, 0, min(k, n.shape[a])) for x in (values, order)])
+
+
+def top_of(n: UOp, k: Any, dimension: int) -> tuple[int, Any]:
+    """The axis, and a k from 1 to its size."""
+    if not n.ndim:
+        raise TypeError("approx_top_k operand must have >= 1 dimension, got ()")
+    a, k = canonical_axis(dimension, n.ndim, "reduction_dimension"), as_size(k, "k")
+    if not 1 <= k <= n.shape[a]:
+        raise ValueError(
+            f"k must be positive and no larger than the size of reduction_dimension {a}, got {k} "
+            f"for shape {n.shape}."
+        )
+    return a, k
+
+
+def _floating(operand: ArrayLike) -> UOp:
+    n = lift(operand)
+    if not dtypes.is_float(n.dtype):
+        raise ValueError(f"operand must be a floating type, got {n.aval.str_short()}.")
+    return n
 
 
 def associative_scan(
@@ -256,7 +303,7 @@ def associative_scan(
     nodes = [lift(x) for x in leaves]
     if any(n.ndim == 0 for n in nodes):
         raise ValueError("associative_scan needs arrays with the scanned axis, got a scalar")
-    a = axis_number(axis, nodes[0].ndim)
+    a = canonical_axis(axis, nodes[0].ndim)
     size = nodes[0].shape[a]
     if any(n.shape[a] != size for n in nodes):
         raise ValueError(
@@ -330,6 +377,10 @@ def window_padding(
     dilation: Sequence[int],
 ) -> list[tuple[int, int]]:
     """Explicit (low, high) pairs of "SAME", "VALID", "SAME_LOWER" or given ones."""
+    if not isinstance(padding, (str, tuple, list)):
+        raise ValueError(
+            f"padding must be a string or a sequence of (low, high) pairs, got {padding!r}."
+        )
     if not isinstance(padding, str):
         pairs = [(int(lo), int(hi)) for lo, hi in padding]
         if len(pairs) != len(shape):
@@ -496,11 +547,41 @@ def padtype_to_pads(
 
 def fft(x: ArrayLike, fft_type: Any, fft_lengths: Sequence[int]) -> Array:
     """Discrete Fourier transform of the last axes; type "fft", "ifft", "rfft" or "irfft"."""
-    kind = str(getattr(fft_type, "name", fft_type)).lower()
-    kind = {"0": "fft", "1": "ifft", "2": "rfft", "3": "irfft"}.get(kind, kind)
-    if kind not in ("fft", "ifft", "rfft", "irfft"):
-        raise ValueError(f"unknown FFT type {fft_type!r}")
+    kind = fft_kind(fft_type)
+    lengths = as_sizes(fft_lengths, "fft_lengths")
     n = lift(x)
-    if kind != "rfft" and not dtypes.is_complex(n.dtype):
+    if dtypes.is_key(n.dtype):
+        raise DtypeError(f"fft does not accept typed keys, got {n.aval.str_short()}")
+    if kind == "rfft":
+        n = b.cast(n, dtypes.to_inexact_dtype(n.dtype))
+        if n.dtype not in (np.float32, np.float64):
+            raise ValueError(f"RFFT input must be float32 or float64, got {n.dtype.name}")
+    else:
         n = b.cast(n, dtypes.to_complex_dtype(n.dtype))
-    return finish(UOp(Op.FFT, (n,), (kind, tuple(int(s) for s in fft_lengths))))
+    if not lengths:
+        return finish(n)
+    if len(lengths) > n.ndim:
+        raise ValueError(
+            f"FFT input shape {n.shape} must have at least as many input dimensions as fft_lengths "
+            f"{lengths}."
+        )
+    checked = slice(-len(lengths), -1 if kind == "irfft" else None)
+    if n.shape[checked] != lengths[: len(lengths) - (kind == "irfft")]:
+        raise ValueError(
+            f"{kind.upper()} input shape {n.shape} minor dimensions must be equal to fft_lengths "
+            f"{lengths}{' except for the last' if kind == 'irfft' else ''}."
+        )
+    return finish(UOp(Op.FFT, (n,), (kind, lengths)))
+
+
+def fft_kind(fft_type: Any) -> str:
+    """ "fft", "ifft", "rfft" or "irfft", from an `FftType` or its name."""
+    if isinstance(fft_type, FftType):
+        return fft_type.name.lower()
+    if not isinstance(fft_type, str):
+        raise TypeError(f"Unknown FFT type value {fft_type!r}; use lax.FftType")
+    if fft_type.upper() not in FftType.__members__:
+        raise ValueError(
+            f"Unknown FFT type {fft_type!r}; use one of {', '.join(FftType.__members__)}"
+        )
+    return fft_type.lower()

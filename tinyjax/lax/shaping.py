@@ -12,32 +12,25 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.dims import DimExpr, as_size
+from tinyjax.core.describe import describe_value
+from tinyjax.core.dims import DimExpr, as_size, as_sizes
 from tinyjax.core.errors import BroadcastError, ConcatenateError, ReshapeError, make_error
 from tinyjax.core.ops import Op
 from tinyjax.core.rules import padded
 from tinyjax.core.shapes import broadcast_shapes as common_shape
-from tinyjax.core.shapes import reshaped
+from tinyjax.core.shapes import canonical_axis, reshaped
 from tinyjax.core.tree import tree_map
 from tinyjax.core.uop import UOp, const, const_value
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, finish_all, lift, shaped_abstractify
+from tinyjax.engine.values import canonical_shape, finish, finish_all, lift, shaped_abstractify
 from tinyjax.lax.elementwise import same_dtypes
 
 ArrayLike = Any
 
 
-def static_shape(shape: Any) -> tuple[int, ...]:
-    """Sizes as Python integers, or symbolic ones."""
-    return tuple(map(as_size, shape))
-
-
-def axis_number(axis: Any, ndim: int) -> int:
-    """A non-negative axis."""
-    axis = int(axis.__index__())
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} is out of bounds for array of dimension {ndim}")
-    return int(axis % ndim)
+def static_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
+    """Sizes as Python integers, or symbolic ones, from the argument `name`."""
+    return as_sizes(shape, name)
 
 
 def reshape(
@@ -49,13 +42,13 @@ def reshape(
 ) -> Array:
     """The same elements in row-major order in another shape (one size may be -1).
 
-    `out_sharding` changes nothing: there is one device.
+    `out_sharding` must be None: there are no meshes yet.
     """
     n = lift(operand)
     single = isinstance(new_sizes, (int, np.integer, DimExpr))
-    sizes = static_shape((new_sizes,) if single else new_sizes)
+    sizes = static_shape((new_sizes,) if single else new_sizes, "new_sizes")
     if dimensions is not None:
-        n = b.permute(n, tuple(int(d) for d in dimensions))
+        n = transpose(operand, dimensions).node
     fitting = reshaped(n.shape, sizes)
     if fitting is None:
         size = f" (size {math.prod(sizes)})" if all(s >= 0 for s in sizes) else ""
@@ -70,10 +63,10 @@ def reshape(
 def broadcast(operand: ArrayLike, sizes: Sequence[int], *, out_sharding: Any = None) -> Array:
     """New leading axes of these sizes.
 
-    `out_sharding` changes nothing: there is one device.
+    `out_sharding` must be None: there are no meshes yet.
     """
     n = lift(operand)
-    lead = static_shape(sizes)
+    lead = static_shape(sizes, "sizes")
     return finish(b.broadcast(n, lead + n.shape))
 
 
@@ -86,28 +79,27 @@ def broadcast_in_dim(
 ) -> Array:
     """Axis i of the operand becomes axis broadcast_dimensions[i] of `shape`.
 
-    `out_sharding` changes nothing: there is one device.
+    `out_sharding` must be None: there are no meshes yet.
     """
-    return finish(
-        b.expand(lift(operand), static_shape(shape), tuple(int(d) for d in broadcast_dimensions))
-    )
+    places = as_sizes(broadcast_dimensions, "broadcast_dimensions")
+    return finish(b.expand(lift(operand), static_shape(shape), places))
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     """The shape NumPy broadcasting gives."""
-    return common_shape(*((s,) if isinstance(s, (int, np.integer)) else s for s in shapes))
+    return common_shape(*map(canonical_shape, shapes))
 
 
 def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
     """Leading axes of size 1 up to a rank."""
     n = lift(x)
-    return finish(b.reshape(n, (1,) * (rank - n.ndim) + n.shape))
+    return finish(b.reshape(n, (1,) * (as_size(rank, "rank") - n.ndim) + n.shape))
 
 
 def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
     """Axis i of the result is axis permutation[i]."""
     n = lift(operand)
-    perm = tuple(int(p) for p in permutation)
+    perm = as_sizes(permutation, "permutation")
     if sorted(perm) != list(range(n.ndim)):
         raise TypeError(
             "transpose permutation isn't a permutation of operand dimensions, got permutation "
@@ -120,7 +112,7 @@ def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
 def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Drop axes of size 1."""
     n = lift(array)
-    axes = tuple(axis_number(d, n.ndim) for d in dimensions)
+    axes = tuple(canonical_axis(d, n.ndim) for d in as_sizes(dimensions, "dimensions"))
     if any(n.shape[a] != 1 for a in axes):
         raise ValueError(
             "cannot select an axis to squeeze out which has size not equal to one, got "
@@ -132,8 +124,8 @@ def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
 def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     """New axes of size 1 at these positions of the result."""
     n = lift(array)
-    rank = n.ndim + len(dimensions)
-    places = {axis_number(d, rank) for d in dimensions}
+    rank = n.ndim + len(as_sizes(dimensions, "dimensions"))
+    places = {canonical_axis(d, rank) for d in dimensions}
     if len(places) != len(dimensions):
         raise ValueError(f"repeated axis in lax.expand_dims: {tuple(dimensions)}")
     sizes = iter(n.shape)
@@ -187,7 +179,7 @@ def slice_in_dim(
 ) -> Array:
     """Static slice of one axis; None and negative indices as in Python."""
     n = lift(operand)
-    a = axis_number(axis, n.ndim)
+    a = canonical_axis(axis, n.ndim)
     size = n.shape[a]
     start = 0 if start_index is None else as_size(start_index)
     stop = size if limit_index is None else as_size(limit_index)
@@ -198,7 +190,7 @@ def slice_in_dim(
 def index_in_dim(operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
     """One static index along an axis."""
     n = lift(operand)
-    a = axis_number(axis, n.ndim)
+    a = canonical_axis(axis, n.ndim)
     i = as_size(index)
     if not -n.shape[a] <= i < n.shape[a]:
         raise IndexError(f"index {i} is out of bounds for axis {a} with size {n.shape[a]}")
@@ -215,7 +207,9 @@ def start_nodes(
     Where they are not, a start that Python knows to be negative is a ValueError, and any other is
     taken to be none.
     """
-    allowed = [negative] * len(shape) if isinstance(negative, bool) else list(negative)
+    allowed = (
+        list(negative) if isinstance(negative, (tuple, list)) else [bool(negative)] * len(shape)
+    )
     if len(allowed) != len(shape):
         raise ValueError(
             f"{name}: allow_negative_indices must have one entry per axis, {len(shape)}; got "
@@ -226,8 +220,13 @@ def start_nodes(
         if vector.ndim != 1:
             raise TypeError(f"{name} start indices must be a 1D array, got shape {vector.shape}")
         parts = [b.squeeze(b.slice_axis(vector, 0, i, i + 1), (0,)) for i in range(vector.shape[0])]
+    elif isinstance(starts, (tuple, list)):
+        parts = [lift(s, "start_indices") for s in starts]
     else:
-        parts = [lift(s) for s in starts]
+        raise TypeError(
+            f"{name} start indices must be a sequence or a 1D array of integers, got "
+            f"{describe_value(starts)}."
+        )
     if len(parts) != len(shape):
         raise ValueError(
             f"Length of slice indices must match number of operand dimensions ({len(parts)} vs "
@@ -265,8 +264,13 @@ def dynamic_slice(
 ) -> Array:
     """Slice of static sizes at run-time starts, clamped so that it fits."""
     n = lift(operand)
-    sizes = static_shape(slice_sizes)
-    if len(sizes) != n.ndim or any(not 0 <= s <= d for s, d in zip(sizes, n.shape, strict=True)):
+    sizes = static_shape(slice_sizes, "slice_sizes")
+    if len(sizes) != n.ndim:
+        raise ValueError(
+            f"dynamic_slice slice_sizes must have one size for each axis of the operand of shape "
+            f"{n.shape}, got {sizes}."
+        )
+    if any(not 0 <= s <= d for s, d in zip(sizes, n.shape, strict=True)):
         raise TypeError(
             "slice slice_sizes must be less than or equal to operand shape, got slice_sizes "
             f"{sizes} "
@@ -305,7 +309,7 @@ def dynamic_slice_in_dim(
 ) -> Array:
     """dynamic_slice of one axis."""
     n = lift(operand)
-    a = axis_number(axis, n.ndim)
+    a = canonical_axis(axis, n.ndim)
     starts = [const(0, np.dtype(np.int32)) for _ in range(n.ndim)]
     (start,) = start_nodes(
         "dynamic_slice_in_dim", [start_index], (n.shape[a],), allow_negative_indices
@@ -342,7 +346,7 @@ def dynamic_update_slice_in_dim(
 ) -> Array:
     """dynamic_update_slice along one axis."""
     n = lift(operand)
-    a = axis_number(axis, n.ndim)
+    a = canonical_axis(axis, n.ndim)
     starts: list[Any] = [0] * n.ndim
     starts[a] = start_index
     allow = [True] * n.ndim
@@ -360,7 +364,7 @@ def dynamic_update_index_in_dim(
 ) -> Array:
     """Write one run-time index along an axis; the update may lack the axis."""
     n, u = lift(operand), lift(update)
-    a = axis_number(axis, n.ndim)
+    a = canonical_axis(axis, n.ndim)
     if u.ndim != n.ndim:
         u = b.unsqueeze(u, a)
     return dynamic_update_slice_in_dim(
@@ -370,10 +374,10 @@ def dynamic_update_index_in_dim(
 
 def concatenate(operands: Sequence[ArrayLike], dimension: int) -> Array:
     """Join along an axis; other sizes and dtypes must agree."""
-    nodes = [lift(o) for o in operands]
+    nodes = several(operands, "concatenate")
     if not nodes:
         raise ValueError("concatenate requires a non-empty sequences of arrays")
-    axis = int(dimension)
+    axis = as_size(dimension, "dimension")
     rest = {n.shape[:axis] + n.shape[axis + 1 :] for n in nodes}
     if not 0 <= axis < max(nodes[0].ndim, 1) or len({n.ndim for n in nodes}) > 1 or len(rest) > 1:
         raise make_error(
@@ -386,17 +390,47 @@ def concatenate(operands: Sequence[ArrayLike], dimension: int) -> Array:
     return finish(b.concat(same_dtypes("concatenate", nodes), axis))
 
 
+def several(operands: Any, name: str) -> list[UOp]:
+    """The nodes of a sequence of arrays, or of the rows of one. Raises: TypeError for the rest."""
+    if not isinstance(operands, (list, tuple, Array, np.ndarray)):
+        raise TypeError(f"{name} expects a sequence of arrays, got {describe_value(operands)}.")
+    return [lift(o) for o in operands]
+
+
+def triples(padding_config: Any) -> list[tuple[Any, ...]]:
+    """(low, high, interior) per axis. Raises: ValueError for other numbers of numbers."""
+    if not isinstance(padding_config, (list, tuple)):
+        raise TypeError(
+            "padding_config must be a sequence of (low, high, interior), got "
+            f"{describe_value(padding_config)}."
+        )
+    config = [
+        as_sizes(sides, "each element of padding_config")
+        if isinstance(sides, (list, tuple))
+        else ()
+        for sides in padding_config
+    ]
+    if any(len(sides) != 3 for sides in config):
+        raise ValueError(
+            f"padding_config must have (low, high, interior) for each axis, got {padding_config}."
+        )
+    return config
+
+
 def pad(
     operand: ArrayLike, padding_value: ArrayLike, padding_config: Sequence[tuple[int, int, int]]
 ) -> Array:
     """A border of (low, high, interior) per axis; negative low and high crop."""
-    n, value = same_dtypes("pad", [lift(operand), lift(padding_value)])
-    config = [(as_size(lo), as_size(hi), as_size(inner)) for lo, hi, inner in padding_config]
+    n, value = lift(operand), lift(padding_value)
+    if value.shape:
+        raise ValueError(f"padding_value must be a scalar; got shape {value.shape}.")
+    config = triples(padding_config)
     if len(config) != n.ndim or any(inner < 0 for _, _, inner in config):
         raise ValueError(
             f"padding_config needs (low, high, interior >= 0) for each axis of {n.shape}, got "
             f"{tuple(config)}."
         )
+    n, value = same_dtypes("pad", [n, value])
     shape = tuple(padded(size, *sides) for size, sides in zip(n.shape, config, strict=True))
     if any(size < 0 for size in shape):
         raise ValueError(
@@ -409,7 +443,13 @@ def pad(
 def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
     """Reverse axes."""
     n = lift(operand)
-    return finish(b.flip(n, tuple(axis_number(d, n.ndim) for d in dimensions)))
+    axes = as_sizes(dimensions, "dimensions")
+    if any(not -n.ndim <= d < n.ndim for d in axes) or len({d % n.ndim for d in axes}) < len(axes):
+        raise TypeError(
+            f"rev dimensions must be distinct and less than operand ndim, got dimensions {axes} "
+            f"for operand of shape {n.shape}."
+        )
+    return finish(b.flip(n, tuple(d % n.ndim for d in axes)))
 
 
 def iota(dtype: Any, size: int) -> Array:
@@ -422,13 +462,13 @@ def broadcasted_iota(
 ) -> Array:
     """Position along an axis of a shape.
 
-    `out_sharding` changes nothing: there is one device.
+    `out_sharding` must be None: there are no meshes yet.
     """
     sizes = static_shape(shape)
     kind = dtypes.user_dtype(dtype, "iota")
     if kind == np.bool_ or dtypes.is_key(kind):
         raise TypeError(f"iota does not accept dtype {kind}; it accepts real and complex numbers.")
-    axis = axis_number(dimension, len(sizes))
+    axis = canonical_axis(dimension, len(sizes))
     if dtypes.is_integer(kind) or kind in (np.float32, np.float64):
         return finish(b.iota(sizes, axis, kind))
     return finish(b.cast(b.iota(sizes, axis, np.int32), kind))
@@ -439,7 +479,7 @@ def full(
 ) -> Array:
     """A scalar broadcast to a shape.
 
-    `sharding` changes nothing: there is one device.
+    The result lies where `sharding` says.
     """
     value = lift(fill_value)
     if value.shape:
@@ -447,7 +487,7 @@ def full(
             f"full must be called with scalar fill_value, got fill_value.shape {value.shape}."
         )
     if dtype is not None:
-        value = b.cast(value, dtypes.user_dtype(dtype, "full"))
+        value = b.fill_value(value, dtypes.user_dtype(dtype, "full"))
     return finish(b.full(static_shape(shape), value))
 
 
@@ -456,7 +496,7 @@ def full_like(
 ) -> Array:
     """A scalar broadcast to the shape and dtype of x.
 
-    `sharding` changes nothing: there is one device.
+    The result lies where `sharding` says.
     """
     of = shaped_abstractify(x)
     value = lift(fill_value)
@@ -465,25 +505,25 @@ def full_like(
             f"full must be called with scalar fill_value, got fill_value.shape {value.shape}."
         )
     if dtype is None:
-        value = b.cast(value, of.dtype, of.weak_type)
+        value = b.fill_value(value, of.dtype, of.weak_type)
     else:
-        value = b.cast(value, dtypes.user_dtype(dtype, "full_like"))
+        value = b.fill_value(value, dtypes.user_dtype(dtype, "full_like"))
     return finish(b.full(of.shape if shape is None else static_shape(shape), value))
 
 
 def empty(shape: Sequence[int], dtype: Any, *, out_sharding: Any = None) -> Array:
     """An array whose values nobody may rely on (zeros here).
 
-    `out_sharding` changes nothing: there is one device.
+    `out_sharding` must be None: there are no meshes yet.
     """
-    return finish(b.full(static_shape(shape), b.scalar(0, dtypes.user_dtype(dtype, "empty"))))
+    return finish(b.full(canonical_shape(shape), b.scalar(0, dtypes.user_dtype(dtype, "empty"))))
 
 
 def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
     """Pieces of these sizes along an axis; they must add up to its size."""
     n = lift(operand)
-    a = axis_number(axis, n.ndim)
-    parts = static_shape(sizes)
+    a = canonical_axis(axis, n.ndim)
+    parts = static_shape(sizes, "sizes")
     if sum(parts) != n.shape[a] or any(p < 0 for p in parts):
         raise ValueError(
             f"Sum of sizes {sum(parts)} must be equal to dimension {a} of the operand shape "
@@ -497,23 +537,24 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
 
 def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
     """Equal shapes joined along a new axis."""
-    nodes = same_dtypes("stack", [lift(a) for a in operands])
+    nodes = several(operands, "stack")
     if not nodes:
         raise ValueError("stack requires a non-empty sequence of arrays")
+    nodes = same_dtypes("stack", nodes)
     if len({n.shape for n in nodes}) > 1:
         raise make_error(
             ConcatenateError,
             "All input arrays must have the same shape, got "
             f"{', '.join(str(n.shape) for n in nodes)}",
         )
-    a = axis_number(axis, nodes[0].ndim + 1)
+    a = canonical_axis(axis, nodes[0].ndim + 1)
     return finish(b.concat([b.unsqueeze(n, a) for n in nodes], a))
 
 
 def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
     """The slices along an axis."""
     n = lift(x)
-    a = axis_number(axis, n.ndim)
+    a = canonical_axis(axis, n.ndim)
     return tuple(
         finish_all([b.squeeze(b.slice_axis(n, a, i, i + 1), (a,)) for i in range(n.shape[a])])
     )
@@ -522,7 +563,7 @@ def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
 def tile(operand: ArrayLike, reps: Sequence[int]) -> Array:
     """The operand repeated reps[i] times along axis i."""
     n = lift(operand)
-    counts = static_shape(reps)
+    counts = static_shape(reps, "reps")
     if len(counts) != n.ndim:
         raise ValueError(f"tile reps must have length {n.ndim} for shape {n.shape}, got {counts}")
     wide = tuple(s for r, size in zip(counts, n.shape, strict=True) for s in (r, size))

@@ -16,6 +16,7 @@ Cost: one walk over the body and one over each inlined body per call site.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -220,6 +221,36 @@ def _key_scatter(n: UOp, src: tuple[UOp, ...], key: tuple[int, ...]) -> UOp:
     return UOp(Op.SCATTER, src, replace(n.arg, update_window_dims=n.arg.update_window_dims + words))
 
 
+def _key_sort(n: UOp, src: tuple[UOp, ...], key: tuple[int, ...]) -> UOp:
+    """Keys that are moved along: each of their words is an operand of its own."""
+    count = math.prod(key)
+    words: list[list[UOp]] = []
+    for s, flat in zip(n.operands, src, strict=True):
+        if _has_keys(s):
+            rows = _reshape(flat, (*s.aval.shape, count))
+            words.append([_word(rows, i) for i in range(count)])
+        else:
+            words.append([flat])
+    node = UOp(Op.SORT, tuple(itertools.chain(*words)), n.arg)
+    moved = iter(range(len(node.src)))
+    results = []
+    for s, flat, parts in zip(n.operands, src, words, strict=True):
+        out = [get(node, next(moved)) for _ in parts]
+        if _has_keys(s):
+            columns = tuple(_reshape(w, (*s.aval.shape, 1)) for w in out)
+            results.append(_reshape(UOp(Op.CONCAT, columns, s.aval.ndim), flat.aval.shape))
+        else:
+            results += out
+    return tuple_of(results)
+
+
+def _word(rows: UOp, i: int) -> UOp:
+    """Word i of keys [*s, words]."""
+    *shape, _ = rows.aval.shape
+    part = (*((0, size, 1) for size in shape), (i, i + 1, 1))
+    return _reshape(UOp(Op.SLICE, (rows,), part), tuple(shape))
+
+
 def _zeros(count: int) -> tuple[UOp, ...]:
     return (const(0, INT64),) * count
 
@@ -247,6 +278,7 @@ KEY_RULES: dict[Op, Callable[[UOp, tuple[UOp, ...], tuple[int, ...]], UOp]] = {
     Op.CMPNE: _key_compare,
     Op.GATHER: _key_gather,
     Op.SCATTER: _key_scatter,
+    Op.SORT: _key_sort,
     Op.DYNAMIC_SLICE: lambda n, src, key: UOp(
         Op.DYNAMIC_SLICE, (*src, *_zeros(len(key))), (*n.arg, *key)
     ),

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from tinyjax.core import integers
 from tinyjax.core.ops import J, K, Op
+from tinyjax.core.prune import prune
 from tinyjax.core.record import recording
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.core.verify import verify_kernel, verify_stage
@@ -190,6 +191,7 @@ def sort(kernel: SortKernel, target: Target) -> list[Code]:
 
 FLATTEN = Passes((
     Pass(inline, BODY, BODY, after=flat),
+    Pass(prune, BODY, BODY, before=flat, after=flat),
     Pass(simplify, BODY, BODY, before=flat, after=flat),
     Pass(prepare, BODY, BODY, before=flat, after=normal),
     Pass(plan_fusion, BODY, GROUPS, before=normal),

@@ -31,6 +31,7 @@ from tinyjax.core.body import params_of
 from tinyjax.core.config import config
 from tinyjax.core.errors import KernelBoundsError
 from tinyjax.core.ops import Op
+from tinyjax.core.prune import prune
 from tinyjax.core.record import recording
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering import plan as planning
@@ -201,7 +202,7 @@ def lower(
     key = ("lower", num_inputs, donated)
     found: Lowered | None = body.derived.get(key)
     if found is None or recording():
-        bounded, sizes = bound_sizes(inline(body))
+        bounded, sizes = bound_sizes(prune(inline(body)))
         made = planning.plan(bounded if sizes else body, num_inputs, donated, sizes)
         found = body.derived[key] = Lowered(body, made, sizes)
     return found

@@ -15,7 +15,7 @@ from tinyjax.core import build, dtypes
 from tinyjax.core import build as b
 from tinyjax.core.dims import as_size
 from tinyjax.core.ops import Op
-from tinyjax.core.shapes import broadcast_shapes
+from tinyjax.core.shapes import broadcast_shapes, canonical_axis
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.composites import composite
@@ -72,7 +72,7 @@ def relu(x: ArrayLike) -> Array:
 
 def relu6(x: ArrayLike) -> Array:
     """min(max(x, 0), 6), with derivative 0 outside (0, 6)."""
-    n = checked("relu6", x)[0]
+    n = inexact("relu6", x)
     inside = b.and_(b.gt(n, number(n, 0)), b.lt(n, number(n, 6)))
     edge = b.where(b.ge(n, number(n, 6)), number(n, 6), number(n, 0))
     out = b.where(inside, n, edge)
@@ -149,7 +149,7 @@ def log1mexp(x: ArrayLike) -> Array:
     return finish(b.where(near, by_expm1, by_log1p))
 
 
-def tanh(x: ArrayLike) -> Array:
+def tanh(x: ArrayLike, /) -> Array:
     """Hyperbolic tangent."""
     return finish(b.tanh(inexact("tanh", x)))
 
@@ -212,7 +212,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
 def glu(x: ArrayLike, axis: int = -1) -> Array:
     """First half of an axis times the sigmoid of the second."""
     n = inexact("glu", x)
-    a = axis % n.ndim
+    a = canonical_axis(axis, n.ndim)
     size = n.shape[a]
     if size % 2:
         raise ValueError(f"axis size must be divisible by 2, got {size} for glu over axis {axis}")
@@ -359,8 +359,9 @@ def logmeanexp(
     axes = canonical_axes(axis, n.ndim)
     total = lift(logsumexp(finish(n), axis, keepdims=keepdims, where=where))
     if where is None:
-        count = number(total, math.log(b.prod([n.shape[i] for i in axes])))
-        return finish(b.sub(total, count))
+        count = b.prod([n.shape[i] for i in axes])
+        shift = number(total, math.log(count) if count else -math.inf)
+        return finish(b.sub(total, shift))
     mask = b.broadcast(checked("logmeanexp", where)[0], n.shape)
     found = b.sum_(b.cast(mask, total.dtype), axes)
     return finish(b.sub(total, b.log(keep(found, axes, n.shape, keepdims))))
@@ -373,8 +374,15 @@ def standardize(
     variance: ArrayLike | None = None,
     epsilon: ArrayLike = 1e-5,
     where: ArrayLike | None = None,
+    *,
+    algorithm: str = "fast",
 ) -> Array:
-    """(x - mean) / sqrt(variance + epsilon) over axes."""
+    """(x - mean) / sqrt(variance + epsilon) over axes.
+
+    `algorithm`: "fast" or "stable", which are the same here: deviations from the mean are squared.
+    """
+    if algorithm not in ("fast", "stable"):
+        raise ValueError(f"Unknown algorithm {algorithm!r}. Expected 'fast' or 'stable'.")
     n = inexact("standardize", x)
     if mean is None and variance is None and where is None and type(epsilon) is float:
         axes = canonical_axes(axis, n.ndim)
@@ -408,10 +416,11 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
         else dtypes.user_dtype(dtype, "one_hot")
     )
     rank = n.ndim + 1
-    place = axis % rank
+    place = canonical_axis(axis, rank)
     shape = list(n.shape)
-    shape.insert(place, as_size(num_classes))
-    index = n if dtypes.is_integer(n.dtype) else b.cast(n, np.int32)
-    classes = b.iota(tuple(shape), place, index.dtype)
+    shape.insert(place, as_size(num_classes, "num_classes"))
+    index = b.cast(n, np.int32) if n.dtype == np.bool_ else n
+    counted = index.dtype if dtypes.is_integer(index.dtype) else np.int32
+    classes = b.cast(b.iota(tuple(shape), place, counted), index.dtype)
     dims = tuple(i for i in range(rank) if i != place)
     return finish(b.cast(b.eq(b.expand(index, tuple(shape), dims), classes), kind))

@@ -2,6 +2,7 @@
 
 from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array as Array
+from tinyjax.engine.devices import place_results as _place_results
 from tinyjax.numpy import fft as fft
 from tinyjax.numpy import linalg as linalg
 from tinyjax.numpy import ufunc_methods as _ufunc_methods
@@ -420,4 +421,5 @@ from tinyjax.numpy.windows import kaiser as kaiser
 ndarray = Array
 
 _ufunc_methods.install()
+_place_results(globals())
 _publish_functions(globals())

@@ -19,6 +19,7 @@ from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, hide_frames
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
+from tinyjax.engine.devices import device_put
 from tinyjax.engine.values import finish, is_array_like
 from tinyjax.lax.elementwise import bitcast_node
 from tinyjax.numpy import (
@@ -117,7 +118,8 @@ def method_transpose(self: Array, *args: Any) -> Array:
 
 def method_astype(self: Array, dtype: Any, copy: bool = False, device: Any = None) -> Array:
     """Converted to a dtype."""
-    return creation.astype(self, dtype, copy=copy, device=device)
+    out = creation.astype(self, dtype, copy=copy)
+    return out if device is None else device_put(out, device)
 
 
 def method_flatten(self: Array, order: str = "C", *, out_sharding: Any = None) -> Array:
@@ -197,8 +199,11 @@ def method_iter(self: Array) -> Iterator[Array]:
 
 
 def method_round(self: Array, ndigits: int | None = None) -> Array:
-    """round(x, ndigits)."""
-    return ufuncs.round(self, 0 if ndigits is None else ndigits)
+    """round(x, ndigits); integers without `ndigits`, like Python's."""
+    rounded = ufuncs.round(self, ndigits or 0)
+    if ndigits is not None:
+        return rounded
+    return finish(b.cast(rounded.node, dtypes.default_int_dtype()))
 
 
 def method_setitem(self: Array, index: Any, value: Any) -> None:
@@ -349,7 +354,7 @@ def as_method(f: Callable[..., Any], name: str) -> Callable[..., Any]:
         try:
             return f(self, *args, **kwargs)
         except Exception as error:
-            hide_frames(error)
+            hide_frames(error, (f, (self, *args), kwargs))
             raise
 
     method.__name__, method.__qualname__ = name, f"Array.{name}"

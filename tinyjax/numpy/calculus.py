@@ -10,11 +10,12 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.dims import is_symbolic, maximum
+from tinyjax.core.dims import as_int, is_symbolic, maximum
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, lift
+from tinyjax.lax.contracting import kept_kind
 from tinyjax.numpy.contract import contraction
 from tinyjax.numpy.indexing import gather_node
 from tinyjax.numpy.promotion import (
@@ -50,7 +51,7 @@ def diff(
 ) -> Array:
     """The n-th differences along an axis, with values put before and after it first."""
     (node,) = checked("diff", a)
-    times = int(n)
+    times = as_int(n, "n")
     if times < 0:
         raise ValueError(f"order must be non-negative but got {n}")
     if not node.ndim:
@@ -177,6 +178,8 @@ def trapezoid(
         n = b.moveaxis(n, canonical_axis(axis, n.ndim), n.ndim - 1)
     else:
         n, points = promote_inexact(checked("trapezoid", y, x))
+        if not points.ndim:
+            raise ValueError("trapezoid: the positions x must have an axis, got a scalar.")
         place = canonical_axis(axis, n.ndim)
         n = b.moveaxis(n, place, n.ndim - 1)
         if points.ndim > 1:
@@ -202,8 +205,12 @@ def interp(
 
     `left` and `right` may be values or "extrapolate"; with a period xp is wrapped and sorted.
     """
-    if np.shape(xp) != np.shape(fp) or np.ndim(xp) != 1:
-        raise ValueError("xp and fp must be one-dimensional arrays of equal size")
+    _, given_xp, given_fp = checked("interp", x, xp, fp)
+    if given_xp.shape != given_fp.shape or given_xp.ndim != 1:
+        raise ValueError(
+            "xp and fp must be one-dimensional arrays of equal size, got shapes "
+            f"{given_xp.shape} and {given_fp.shape}."
+        )
     q, points, values = checked("interp", x, xp, fp)
     if dtypes.is_complex(values.dtype):
         q, points = promote_inexact([q, points])
@@ -271,6 +278,7 @@ def _correlate(
         raise ValueError(f"{name}() only support 1-dimensional inputs.")
     if not p.shape[0] or not q.shape[0]:
         raise ValueError(f"{name}: inputs cannot be empty, got shapes {p.shape} and {q.shape}.")
+    kept_kind(preferred, name, p.dtype)
     dtype = None if preferred is None else dtypes.user_dtype(preferred, name)
     swapped = p.shape[0] < q.shape[0]
     if not flip:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import build as b
-from tinyjax.core import dtypes
 from tinyjax.core.config import config
 from tinyjax.core.dims import largest
 from tinyjax.core.errors import BroadcastError, DotShapeError, make_error
@@ -18,6 +17,7 @@ from tinyjax.core.shapes import broadcast_shapes, same_size, unequal
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish
+from tinyjax.lax.contracting import accumulate_dtype, canonical_precision
 from tinyjax.numpy.creation import diagonal
 from tinyjax.numpy.promotion import (
     ArrayLike,
@@ -40,7 +40,7 @@ def dot_operands(
     p, q = promote_dtypes(checked(name, a, c))
     if preferred is None:
         return p, q, p.dtype, p.aval.weak_type and q.aval.weak_type
-    return p, q, dtypes.user_dtype(preferred, name), False
+    return p, q, accumulate_dtype(preferred, name, p.dtype), False
 
 
 def contraction(
@@ -57,28 +57,6 @@ def contraction(
     return b.dot(
         p, q, contract, batch, None if dtype == p.dtype else dtype, canonical_precision(precision)
     )
-
-
-PRECISIONS = {
-    "default": "default", "high": "high", "highest": "highest", "fastest": "default",
-    "bfloat16": "default", "tensorfloat32": "high", "float32": "highest",
-    "bfloat16_3x": "high",
-}  # fmt: skip
-
-
-def canonical_precision(precision: Any) -> Any:
-    """None, or the more exact of the two names (all CPU products are exact to their dtype)."""
-    if precision is None:
-        return None
-    if isinstance(precision, (tuple, list)):
-        names = [canonical_precision(p) or "default" for p in precision]
-        return builtins.max(names, key=("default", "high", "highest").index)
-    name = (precision if isinstance(precision, str) else getattr(precision, "name", "")).lower()
-    if name not in PRECISIONS:
-        if isinstance(precision, str):
-            return precision.lower()  # an algorithm preset of lax.DotAlgorithmPreset
-        return "default" if not name else name
-    return PRECISIONS[name]
 
 
 def mismatch(name: str, a: Any, c: Any, axis_a: int, axis_b: int, p: UOp, q: UOp) -> Exception:
@@ -154,8 +132,8 @@ def matmul(
 
 def matmul_node(name: str, a: ArrayLike, c: ArrayLike, precision: Any, preferred: Any) -> UOp:
     """`matmul` as a node: size-1 batch axes are dropped, the others become batch or free axes."""
-    for i, x in enumerate((a, c)):
-        if np.ndim(x) == 0:
+    for i, n in enumerate(checked(name, a, c)):
+        if n.ndim == 0:
             raise ValueError(
                 f"{name} input operand {i} must have ndim at least 1, but it has ndim 0"
             )
@@ -635,7 +613,7 @@ def einsum(
     dtype = (
         nodes[0].dtype
         if preferred_element_type is None
-        else dtypes.user_dtype(preferred_element_type, "einsum")
+        else accumulate_dtype(preferred_element_type, "einsum")
     )
     items = list(zip(nodes, terms, strict=True))
     for step in path_of(terms, output, [n.shape for n in nodes], optimize):

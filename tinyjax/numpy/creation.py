@@ -10,11 +10,13 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.dims import as_size, is_size, is_symbolic, maximum, minimum
+from tinyjax.core.describe import describe_value
+from tinyjax.core.dims import as_int, as_size, is_size, is_symbolic, maximum, minimum
+from tinyjax.core.errors import DtypeArgumentError
 from tinyjax.core.ops import Op
 from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.treedef import tree_flatten
-from tinyjax.core.uop import UOp, const
+from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import PYTHON_SCALARS, canonical_shape, finish, is_array_like, lift
 from tinyjax.lax.elementwise import power_node
@@ -61,9 +63,8 @@ def array(
     positional: list[Any] = [copy, order, ndmin]  # once they were
     positional[: len(args)] = args
     copy, order, ndmin = positional
-    if order not in (None, "K", "C", "A"):
-        raise NotImplementedError("Only implemented for order='K'")
-    node = array_node(object, dtype)
+    row_major(order)
+    node, ndmin = array_node(object, dtype), as_int(ndmin, "ndmin")
     if node.ndim < ndmin:
         node = b.reshape(node, (1,) * (ndmin - node.ndim) + node.shape)
     return finish(node)
@@ -79,10 +80,10 @@ def array_node(obj: Any, dtype: Any) -> UOp:
         node = lift(obj)
     elif hasattr(obj, "__array__"):
         node = lift(np.asarray(obj))
-    elif isinstance(obj, (list, tuple)):
-        node = sequence_node(obj, wanted)
+    elif isinstance(obj, (list, tuple, range)):
+        node = sequence_node(list(obj) if isinstance(obj, range) else obj, wanted)
     elif obj is None:
-        raise TypeError("None is not a valid value for jnp.array")
+        raise ValueError("None is not a valid value for jnp.array")
     else:
         try:
             node = lift(np.asarray(memoryview(obj)))
@@ -92,6 +93,8 @@ def array_node(obj: Any, dtype: Any) -> UOp:
         if dtypes.is_complex(node.dtype) and not dtypes.is_complex(wanted):
             raise TypeError(f"cannot convert a complex value to {wanted.name}; take its real part.")
         return b.cast(node, wanted)
+    if dtypes.is_key(dtype):
+        return b.cast(node, dtype)
     if isinstance(obj, PYTHON_SCALARS):
         return b.cast(node, node.dtype, node.aval.weak_type)
     return b.cast(node, node.dtype)
@@ -133,14 +136,23 @@ def asarray(
     device: Any = None,
     out_sharding: Any = None,
 ) -> Array:
-    """`a` as an array (no copy if it is one of this dtype)."""
+    """`a` as an array (itself if it is one of this dtype, unless `copy`)."""
     if type(a) is Array and (dtype is None or dtypes.user_dtype(dtype, "asarray") == a.dtype):
-        return a
+        return finish(UOp(Op.COPY, (a.node,))) if copy else a
     return array(a, dtype, order=order)
+
+
+def row_major(order: str | None) -> None:
+    """Raises: NotImplementedError for another order than that of all arrays."""
+    if order not in (None, "K", "C", "A"):
+        raise NotImplementedError(
+            f"Only implemented for order='K' (rows first), got order={order!r}."
+        )
 
 
 def copy(a: ArrayLike, order: str | None = None) -> Array:
     """A copy in memory of its own."""
+    row_major(order)
     return finish(UOp(Op.COPY, (array_node(a, None),)))
 
 
@@ -149,13 +161,13 @@ def zeros(
 ) -> Array:
     """Zeros; float32 by default."""
     kind, weak = given_dtype(dtype, float_default(), "zeros")
-    return finish(b.full(canonical_shape(shape), const(0, kind, weak)))
+    return finish(b.full(canonical_shape(shape), b.scalar(0, kind, weak)))
 
 
 def ones(shape: Shape, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Ones; float32 by default."""
     kind, weak = given_dtype(dtype, float_default(), "ones")
-    return finish(b.full(canonical_shape(shape), const(1, kind, weak)))
+    return finish(b.full(canonical_shape(shape), b.scalar(1, kind, weak)))
 
 
 empty = zeros
@@ -172,7 +184,8 @@ def full(
     """`fill_value` broadcast to a shape; its dtype by default."""
     (value,) = checked("full", fill_value)
     kind, weak = given_dtype(dtype, None, "full")
-    value = b.cast(value, kind or value.dtype, weak or (kind is None and value.aval.weak_type))
+    weak = weak or (kind is None and value.aval.weak_type)
+    value = b.fill_value(value, kind or value.dtype, weak)
     target = canonical_shape(shape)
     if len(target) < value.ndim:
         raise ValueError(f"cannot fill shape {target} with a value of shape {value.shape}")
@@ -187,7 +200,8 @@ def like_aval(a: Any, dtype: Any, shape: Any, name: str) -> tuple[tuple[int, ...
     else:
         (n,) = checked(name, a)
         base_shape, base_dtype, weak = n.shape, n.dtype, n.aval.weak_type
-    kind, given_weak = given_dtype(dtype, dtypes.canonicalize_dtype(base_dtype), name)
+    same = dtypes.canonicalize_dtype(base_dtype, allow_extended_dtype=True)
+    kind, given_weak = given_dtype(dtype, same, name)
     weak = given_weak if dtype is not None else weak
     return (base_shape if shape is None else canonical_shape(shape)), kind, weak
 
@@ -197,7 +211,7 @@ def zeros_like(
 ) -> Array:
     """Zeros of the shape and dtype of `a`."""
     target, kind, weak = like_aval(a, dtype, shape, "zeros_like")
-    return finish(b.full(target, const(0, kind, weak)))
+    return finish(b.full(target, b.scalar(0, kind, weak)))
 
 
 def ones_like(
@@ -205,7 +219,7 @@ def ones_like(
 ) -> Array:
     """Ones of the shape and dtype of `a`."""
     target, kind, weak = like_aval(a, dtype, shape, "ones_like")
-    return finish(b.full(target, const(1, kind, weak)))
+    return finish(b.full(target, b.scalar(1, kind, weak)))
 
 
 def empty_like(
@@ -227,7 +241,7 @@ def full_like(
     """`fill_value` in the shape and dtype of `a`."""
     target, kind, weak = like_aval(a, dtype, shape, "full_like")
     (value,) = checked("full_like", fill_value)
-    return finish(b.broadcast(b.cast(value, kind, weak), target))
+    return finish(b.broadcast(b.fill_value(value, kind, weak), target))
 
 
 def arange(
@@ -244,6 +258,8 @@ def arange(
     Dtype: that of the bounds. Raises: ConcretizationTypeError for traced bounds.
     """
     bounds = [x for x in (start, stop, step) if x is not None]
+    if not bounds:
+        raise TypeError("jnp.arange: start must not be None if there is no stop.")
     values = [concrete(x) for x in bounds]
     if dtype is None:
         numbers = [0 if is_symbolic(x) else x for x in bounds]
@@ -273,11 +289,17 @@ def symbolic_range(bounds: list[Any], kind: Any) -> Array:
 
 def concrete(x: Any) -> Any:
     """A bound of arange as a Python number."""
-    if type(x) is Array:
+    if type(x) is Array or isinstance(x, np.ndarray):
         if x.ndim:
-            raise ValueError("jax.numpy.arange requires scalar arguments")
+            raise ValueError(
+                f"jax.numpy.arange: arguments must be scalars; got {describe_value(x)}."
+            )
         return x.item()
-    return x.item() if isinstance(x, np.ndarray) else x
+    if not is_size(x) and not is_array_like(x):
+        raise TypeError(
+            f"arange requires ndarray, scalar, or None arguments, got {describe_value(x)}."
+        )
+    return x
 
 
 def linspace(
@@ -292,7 +314,7 @@ def linspace(
     device: Any = None,
 ) -> Any:
     """`num` evenly spaced values from start to stop."""
-    count = as_size(num)
+    count = as_size(num, "num")
     if count < 0:
         raise ValueError(f"Number of samples, {num}, must be non-negative.")
     p, q = promote_inexact(checked("linspace", start, stop))
@@ -386,7 +408,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
     cols = rows if M is None else as_size(M)
     kind = dtypes.user_dtype(dtype, "tri") if dtype is not None else np.dtype(np.float32)
     i, j = b.iota((rows, cols), 0), b.iota((rows, cols), 1)
-    return finish(b.cast(b.ge(b.add(i, b.scalar(int(k), b.INT32)), j), kind))
+    return finish(b.cast(b.ge(b.add(i, b.scalar(as_int(k, "k"), b.INT32)), j), kind))
 
 
 def triangle(name: str, m: ArrayLike, k: int, lower: bool) -> Array:
@@ -396,7 +418,7 @@ def triangle(name: str, m: ArrayLike, k: int, lower: bool) -> Array:
         raise ValueError(f"Argument to jax.numpy.{name} must be at least 2D")
     shape = n.shape[-2:]
     i, j = b.iota(shape, 0), b.iota(shape, 1)
-    shifted = b.add(i, b.scalar(int(k) - (0 if lower else 1), b.INT32))
+    shifted = b.add(i, b.scalar(as_int(k, "k") - (0 if lower else 1), b.INT32))
     keep = b.ge(shifted, j)
     mask = b.broadcast(keep if lower else b.not_(keep), n.shape)
     return finish(b.where(mask, n, b.like(n, 0)))
@@ -416,6 +438,8 @@ def meshgrid(
     *xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy"
 ) -> list[Array]:
     """Coordinate arrays from coordinate vectors."""
+    if not copy:
+        raise ValueError("jax.numpy.meshgrid only supports copy=True: arrays are never views.")
     if indexing not in ("xy", "ij"):
         raise ValueError(f"Valid values for indexing are 'xy' and 'ij', got {indexing}")
     nodes = [b.reshape(n, (n.aval.size,)) for n in checked("meshgrid", *xi)]
@@ -471,10 +495,10 @@ def diag(v: ArrayLike, k: int = 0) -> Array:
     """A diagonal matrix from a vector, or the diagonal of a matrix."""
     (n,) = checked("diag", v)
     if n.ndim == 1:
-        size = n.shape[0] + abs(int(k))
+        size = n.shape[0] + abs(as_int(k, "k"))
         rows = b.expand(b.pad(n, [(max(k, 0), max(-k, 0), 0)]), (size, size), (1,))
         i, j = b.iota((size, size), 0), b.iota((size, size), 1)
-        on = b.eq(b.add(i, b.scalar(int(k), b.INT32)), j)
+        on = b.eq(b.add(i, b.scalar(as_int(k, "k"), b.INT32)), j)
         return finish(b.where(on, rows, b.like(n, 0)))
     if n.ndim == 2:
         return diagonal(v, k)
@@ -486,7 +510,10 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
     (n,) = checked("diagonal", a)
     if n.ndim < 2:
         raise ValueError("diagonal requires an array of at least two dimensions.")
+    offset = as_int(offset, "the offset of the diagonal")
     first, second = canonical_axis(axis1, n.ndim), canonical_axis(axis2, n.ndim)
+    if first == second:
+        raise TypeError(f"axis1 and axis2 cannot be the same, got {axis1} and {axis2}.")
     rest = [i for i in range(n.ndim) if i not in (first, second)]
     n = b.permute(n, (*rest, first, second))
     rows, cols = n.shape[-2:]
@@ -515,7 +542,11 @@ def diagflat(v: ArrayLike, k: int = 0) -> Array:
 def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
     """Powers of a vector as columns."""
     (n,) = checked("vander", x)
-    count = n.shape[0] if N is None else int(N)
+    if n.ndim != 1:
+        raise ValueError(f"vander: x must be a one-dimensional array, got shape {n.shape}.")
+    count = n.shape[0] if N is None else as_int(N, "N")
+    if count < 0:
+        raise ValueError(f"vander: N must be nonnegative, got {count}.")
     order = range(count) if increasing else range(count)[::-1]
     columns = [b.unsqueeze(power_node(n, i), 1) for i in order]
     return finish(b.concat(columns, 1)) if columns else zeros((n.shape[0], 0), n.dtype)
@@ -541,7 +572,9 @@ def astype(x: ArrayLike, dtype: Any, /, *, copy: bool = False, device: Any = Non
     kind = dtype if dtypes.is_key(dtype) else dtypes.user_dtype(dtype, "astype")
     if dtypes.is_key(kind) or dtypes.is_key(n.dtype):
         if kind != n.dtype:
-            raise TypeError(f"cannot convert between {n.dtype} and {kind}")
+            raise DtypeArgumentError(
+                f"Cannot convert_element_type from {n.dtype} to {kind}: typed keys are no numbers."
+            )
         return finish(n)
     if dtypes.is_complex(n.dtype) and not dtypes.is_complex(kind):
         n = b.real(n) if kind != np.bool_ else b.ne(n, b.like(n, 0))

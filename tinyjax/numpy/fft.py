@@ -10,11 +10,12 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.dims import Size, as_size, is_symbolic, maximum
+from tinyjax.core.dims import Size, as_sizes, is_symbolic, maximum
 from tinyjax.core.ops import Op
 from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
+from tinyjax.engine.devices import place_results as _place_results
 from tinyjax.engine.values import finish, lift
 from tinyjax.numpy.promotion import ArrayLike, canonical_axes, canonical_axis, checked
 from tinyjax.numpy.shaping import roll
@@ -37,6 +38,8 @@ def fit(n: UOp, axis: int, size: Size) -> UOp:
 def scaled(n: UOp, norm: str | None, count: Size, inverse: bool) -> UOp:
     """A transform of so many points with what `norm` adds to the op's own scaling, which is none
     forwards and 1/count backwards."""
+    if norm is not None and not isinstance(norm, str):
+        raise invalid_norm(norm)
     if norm in (None, "backward"):
         return n
     if norm in ("ortho", "forward"):
@@ -47,7 +50,12 @@ def scaled(n: UOp, norm: str | None, count: Size, inverse: bool) -> UOp:
         if norm == "ortho":
             factor = b.sqrt(factor)
         return b.mul(n, factor) if inverse else b.div(n, factor)
-    raise ValueError(f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".')
+    raise invalid_norm(norm)
+
+
+def invalid_norm(norm: Any) -> ValueError:
+    """For what is no normalisation."""
+    return ValueError(f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".')
 
 
 def transform(
@@ -59,10 +67,11 @@ def transform(
 ) -> Array:
     """The common part: `name` is fft, ifft, rfft or irfft, over one or more axes."""
     (n,) = checked(f"jnp.fft.{name}", a)
+    s = None if s is None else as_sizes(s, "s")
     if axes is None:
         count = n.ndim if s is None else len(s)
         axes = range(n.ndim - count, n.ndim)
-    places = [canonical_axis(i, n.ndim) for i in axes]
+    places = [canonical_axis(i, n.ndim) for i in as_sizes(axes, "axes")]
     if len(set(places)) != len(places):
         raise ValueError(
             f"jax.numpy.fft.{name}n does not support repeated axes. Got axes {tuple(axes)}."
@@ -73,12 +82,14 @@ def transform(
         return finish(b.cast(n, dtypes.to_complex_dtype(n.dtype)))
     if name == "rfft":
         if dtypes.is_complex(n.dtype):
-            raise TypeError("jnp.fft.rfft requires real input, got a complex array; use fft.")
+            raise ValueError(
+                f"only real valued inputs supported for rfft, got {n.aval.str_short()}.\n  Use fft."
+            )
         n = b.cast(n, dtypes.real_dtype(dtypes.to_complex_dtype(n.dtype)))
     else:
         n = b.cast(n, dtypes.to_complex_dtype(n.dtype))
     if s is not None:
-        sizes = [as_size(v) for v in s]
+        sizes = list(s)
     else:
         sizes = [n.shape[i] for i in places]
         if name == "irfft":
@@ -150,7 +161,7 @@ SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": 
 
 def swapped(norm: str | None) -> str:
     """The norm of the transform in the other direction."""
-    if norm not in SWAPPED:
+    if not isinstance(norm, (str, type(None))) or norm not in SWAPPED:
         raise ValueError(f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".')
     return SWAPPED[norm]
 
@@ -207,7 +218,7 @@ def irfftn(
 
 def two(name: str, axes: Sequence[int]) -> Sequence[int]:
     """Two axes."""
-    if len(axes) != 2:
+    if len(as_sizes(axes, "axes")) != 2:
         raise ValueError(f"jax.numpy.fft.{name}2 only supports 2 axes. Got axes = {tuple(axes)}.")
     return axes
 
@@ -293,4 +304,5 @@ def ifftshift(x: ArrayLike, axes: Any = None) -> Array:
     return shifted("ifftshift", x, axes, -1)
 
 
+_place_results(globals())
 _publish_functions(globals())

@@ -124,8 +124,10 @@ def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) ->
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
-    """An array from another library's, through DLPack. The memory is copied."""
-    return array(np.from_dlpack(x))
+    """`tinyjax.dlpack.from_dlpack`: an array over another library's memory where that fits."""
+    from tinyjax.engine.dlpack import from_dlpack as over_memory  # ctypes, for exchange only
+
+    return over_memory(x, device, copy)
 
 
 def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:

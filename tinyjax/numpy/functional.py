@@ -58,7 +58,7 @@ def vectorize(
     """A function of scalars (or of arrays with core dimensions) mapped over broadcast arguments.
 
     `signature` names core dimensions, as "(m,n),(n)->(m)"; `excluded` are positions or names of
-    arguments that are passed as they are. One vmap per broadcast axis.
+    arguments that are passed as they are, and so is None. One vmap per broadcast axis.
     """
     if any(not isinstance(e, (str, int)) for e in excluded):
         raise TypeError(
@@ -70,10 +70,10 @@ def vectorize(
 
     @functools.wraps(pyfunc)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        fixed = {i: a for i, a in enumerate(args) if i in excluded}
-        named = {k: v for k, v in kwargs.items() if k in excluded}
-        mapped_names = [k for k in kwargs if k not in excluded]
-        mapped = [asarray(a) for i, a in enumerate(args) if i not in excluded]
+        fixed = {i: a for i, a in enumerate(args) if i in excluded or a is None}
+        named = {k: v for k, v in kwargs.items() if k in excluded or v is None}
+        mapped_names = [k for k in kwargs if k not in named]
+        mapped = [asarray(a) for i, a in enumerate(args) if i not in fixed]
         mapped += [asarray(kwargs[k]) for k in mapped_names]
 
         def call(*inner: Any) -> Any:

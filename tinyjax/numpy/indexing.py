@@ -290,9 +290,10 @@ def slice_entry(item: slice, size: int, axis: int, place: int) -> Taken:
             known = concrete(value)
             if known is None:
                 raise JAXIndexError(
-                    f"Slice entries must be static integers. Got {item} at position {place}. Use "
-                    "lax.dynamic_slice or lax.dynamic_slice_in_dim for a start that is traced; the "
-                    "length must be static."
+                    f"Slice entries must be static integers. Got {item} at position {place}.\n"
+                    f"{value._origin_msg()}\n"
+                    "  Use lax.dynamic_slice or lax.dynamic_slice_in_dim for a start that is traced; "
+                    "the length must be static."
                 )
             value = int(known) if dtypes.is_integer(value.dtype) else known
         if value is not None and not hasattr(value, "__index__"):
@@ -674,12 +675,12 @@ def scatter_node(
     wrap: bool = True,
 ) -> UOp:
     """`x.at[index].kind(values)`."""
+    how = canonical_mode(mode, "fill")
     value = update_value(x, values)
     masked = masked_update(x, index, value, kind)
     if masked is not None:
         return masked
     parsed = parse(x, index, mode is None, wrap)
-    how = canonical_mode(mode, "fill")
     target, entries = parsed.operand, parsed.entries
     shape = x.shape
     strided = [e for e in entries if isinstance(e, Taken) and e.step != 1 and e.stop is not None]

@@ -9,7 +9,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.dims import is_symbolic, maximum
+from tinyjax.core.dims import as_int, is_symbolic, maximum
 from tinyjax.core.matrices import across, adjoint, eye
 from tinyjax.core.matrices import matmul as mm
 from tinyjax.core.shapes import broadcast_shapes
@@ -17,8 +17,10 @@ from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_jvp
+from tinyjax.engine.devices import place_results as _place_results
 from tinyjax.engine.values import finish
 from tinyjax.lax import linalg as lapack
+from tinyjax.lax.linalg import ShapeMismatch
 from tinyjax.numpy import contract
 from tinyjax.numpy.contract import multi_dot as multi_dot
 from tinyjax.numpy.creation import diagonal as diagonal_of
@@ -77,7 +79,7 @@ def matrices(name: str, a: ArrayLike, square: bool = False) -> UOp:
     """An inexact node with two axes or more."""
     (n,) = promote_inexact(checked(f"jnp.linalg.{name}", a))
     if n.ndim < 2:
-        raise ValueError(
+        raise ShapeMismatch(
             f"Argument to jnp.linalg.{name} must be at least two-dimensional; got shape {n.shape}"
         )
     if square and n.shape[-1] != n.shape[-2]:
@@ -139,7 +141,7 @@ def svd(
 
 def _along(n: UOp, order: UOp) -> UOp:
     """Elements of the last axis in another order."""
-    return take_along_node(n, order, n.ndim - 1, "promise_in_bounds")
+    return take_along_node(n, order, n.ndim - 1, "promise_in_bounds", wrap=False)
 
 
 def svdvals(x: ArrayLike, /) -> Array:
@@ -393,7 +395,7 @@ def tensorsolve_array(a: ArrayLike, rhs: ArrayLike, axes: Sequence[int] | None) 
 def matrix_power(a: ArrayLike, n: int) -> Array:
     """Integer power by repeated squaring; negative powers through the inverse."""
     node = matrices("matrix_power", a, square=True)
-    power = n.__index__()
+    power = as_int(n, "the exponent n")
     if power == 0:
         return finish(eye(node))
     if power < 0:
@@ -640,4 +642,5 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: Any = None) -> Array:
     return contract.trace(x, offset, -2, -1, dtype)
 
 
+_place_results(globals())
 _publish_functions(globals())

@@ -10,11 +10,12 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.dims import as_size, is_symbolic, largest, maximum, minimum
+from tinyjax.core.dims import as_int, as_size, is_symbolic, largest, maximum, minimum
 from tinyjax.core.errors import (
     BroadcastError,
     ConcretizationTypeError,
     IndexTypeError,
+    JAXIndexError,
     make_error,
 )
 from tinyjax.core.infos import GatherInfo, ScatterInfo
@@ -100,7 +101,7 @@ def nonzero(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) ->
                 "within JAX transformations.",
             )
         return tuple(finish(lift(p.astype(dtype))) for p in np.nonzero(known))
-    count = int(size)
+    count = as_int(size, "size")
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * n.ndim
     if len(fills) != n.ndim:
         raise ValueError(
@@ -178,6 +179,8 @@ def take(
         )
     i = b.cast(i, b.INT32) if i.dtype == np.bool_ else i
     size = x.shape[place]
+    if not is_symbolic(size) and size == 0 and 0 not in i.shape:
+        raise JAXIndexError("Cannot do a non-empty jnp.take() from an empty axis.")
     if mode == "wrap":
         i = wrapped(i, size)
         how = "promise_in_bounds" if size else "fill"
@@ -186,8 +189,10 @@ def take(
         how = "clip"
     elif mode == "raise":
         raise NotImplementedError("The 'raise' mode to jnp.take is not supported.")
+    elif mode in (None, "fill"):
+        how = "fill"
     else:
-        how = "fill" if mode is None else mode
+        raise ValueError(f"Invalid mode {mode!r} for np.take; use 'fill', 'clip' or 'wrap'.")
     where_to = (slice(None),) * place + (finish(b.cast(i, i.dtype)),)
     return finish(
         gather_node(x, where_to, how, fill_value, indices_are_sorted, unique_indices)
@@ -250,7 +255,8 @@ def take_along_axis(
 ) -> Array:
     """Elements picked along an axis by an array of positions of the same rank.
 
-    Out of bounds is NaN (mode "fill", the default) or clamped ("clip", which takes no negatives).
+    Out of bounds is NaN (mode "fill", the default) or clamped ("clip"). Negative positions count from
+    the end; not so with mode "promise_in_bounds", unless `wrap_negative_indices`.
     Cost: one GATHER with batch axes.
     """
     x, i = checked("take_along_axis", arr, indices)
@@ -264,11 +270,12 @@ def take_along_axis(
         x, axis = b.reshape(x, (x.aval.size,)), 0
     place = canonical_axis(axis, x.ndim)
     how = canonical_mode(mode, "fill")
-    return finish(take_along_node(x, i, place, how, fill_value, wrap_negative_indices))
+    wrap = how != "promise_in_bounds" if wrap_negative_indices is None else wrap_negative_indices
+    return finish(take_along_node(x, i, place, how, fill_value, wrap))
 
 
 def take_along_node(
-    x: UOp, i: UOp, axis: int, how: str, fill_value: Any = None, wrap: bool | None = None
+    x: UOp, i: UOp, axis: int, how: str, fill_value: Any = None, wrap: bool = True
 ) -> UOp:
     """GATHER whose other axes are batching dimensions; axes of size 1 are broadcast."""
     along_axis(x, i, axis, "take_along_axis")  # checks
@@ -276,7 +283,7 @@ def take_along_node(
         i.shape[d] if d == axis else (t if s == 1 else s)
         for d, (s, t) in enumerate(zip(x.shape, i.shape, strict=True))
     )
-    i = counted_from_front(finish(i), x.shape[axis], how != "clip" if wrap is None else wrap)
+    i = counted_from_front(finish(i), x.shape[axis], wrap)
     if 0 in shape:
         return b.full(shape, b.like(x, 0))
     # Axes that x does not vary over are dropped from it and stay in the indices.
@@ -417,6 +424,8 @@ def choose(a: ArrayLike, choices: Any, out: None = None, mode: str = "raise") ->
     no_out("choose", out)
 
     (i,) = checked("choose", a)
+    if not dtypes.is_integer(i.dtype):
+        raise ValueError(f"jnp.choose: `a` array must be integer typed, got {i.aval.str_short()}.")
     nodes = promote_dtypes(sequence("choose", choices))
     count = len(nodes)
     if mode == "raise":
@@ -570,7 +579,7 @@ def ravel_multi_index(
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     """Positions of the diagonal of an n by n (by ...) array."""
-    size, rank = int(n), int(ndim)
+    size, rank = as_int(n, "n"), as_int(ndim, "ndim")
     if size < 0 or rank < 0:
         raise ValueError(
             f"n and ndim arguments to diag_indices must be nonnegative, got n={n}, ndim={ndim}"
@@ -592,7 +601,7 @@ def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
 def triangle_indices(n: int, k: int, m: int | None, lower: bool) -> tuple[Array, Array]:
     """Positions of a triangle, found at trace time."""
     make = np.tril_indices if lower else np.triu_indices
-    rows, cols = make(int(n), int(k), None if m is None else int(m))
+    rows, cols = make(as_int(n, "n"), as_int(k, "k"), None if m is None else as_int(m, "m"))
     dtype = dtypes.default_int_dtype()
     return finish(lift(rows.astype(dtype))), finish(lift(cols.astype(dtype)))
 
@@ -631,7 +640,7 @@ def mask_indices(
     n: int, mask_func: Callable[..., Any], k: int = 0, *, size: int | None = None
 ) -> tuple[Array, ...]:
     """Positions that a mask function keeps of an n by n array of ones."""
-    return nonzero(mask_func(ones((int(n), int(n))), k), size=size)
+    return nonzero(mask_func(ones((as_int(n, "n"), n)), k), size=size)
 
 
 def ix_(*args: Any) -> tuple[Array, ...]:

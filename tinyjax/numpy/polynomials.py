@@ -8,7 +8,8 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.errors import ConcretizationTypeError
+from tinyjax.core.dims import as_int
+from tinyjax.core.errors import ConcretizationTypeError, ShapeError
 from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -48,9 +49,24 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     return finish(total)
 
 
+class CoefficientError(ShapeError, ValueError):
+    """Coefficients that are not one row (JAX raises TypeError for scalars, ValueError for more)."""
+
+
+def coefficient_rows(name: str, *args: ArrayLike, most: int = 1) -> list[UOp]:
+    """Coefficients, which have one axis (and at most `most`)."""
+    nodes = checked(name, *args)
+    for n in nodes:
+        if not 1 <= n.ndim <= most:
+            raise CoefficientError(
+                f"{name}: coefficients must be a one-dimensional array, got shape {n.shape}."
+            )
+    return nodes
+
+
 def aligned(name: str, a1: ArrayLike, a2: ArrayLike) -> tuple[UOp, UOp]:
     """Both padded in front to the longer length."""
-    p, q = promote_dtypes(checked(name, a1, a2))
+    p, q = promote_dtypes(coefficient_rows(name, a1, a2, most=2))
     size = max(p.shape[0], q.shape[0])
     return (
         b.pad(p, [(size - p.shape[0], 0, 0)]),
@@ -72,7 +88,7 @@ def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
 
 def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -> Array:
     """Product of two polynomials; leading zeros can be trimmed where values are known."""
-    p, q = promote_inexact(checked("polymul", a1, a2))
+    p, q = promote_inexact(coefficient_rows("polymul", a1, a2))
     left, right = finish(p), finish(q)
     if trim_leading_zeros and p.shape[0] > 1:
         left = trim_zeros(left, "f")
@@ -87,7 +103,7 @@ def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -
 
 def polydiv(u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
     """(quotient, remainder) of polynomial division."""
-    p, q = promote_inexact(checked("polydiv", u, v))
+    p, q = promote_inexact(coefficient_rows("polydiv", u, v))
     m, n = p.shape[0] - 1, q.shape[0] - 1
     lead = b.squeeze(b.slice_axis(q, 0, 0, 1), (0,))
     parts = []
@@ -117,8 +133,8 @@ def trim_near_zeros(x: Array) -> Array:
 
 def polyder(p: ArrayLike, m: int = 1) -> Array:
     """m-th derivative."""
-    (n,) = promote_inexact(checked("polyder", p))
-    order = int(m)
+    (n,) = promote_inexact(coefficient_rows("polyder", p))
+    order = as_int(m, "m")
     if order < 0:
         raise ValueError("Order of derivative must be positive")
     if order == 0:
@@ -133,9 +149,9 @@ def polyder(p: ArrayLike, m: int = 1) -> Array:
 
 def polyint(p: ArrayLike, m: int = 1, k: ArrayLike | None = None) -> Array:
     """m-th antiderivative with integration constants k, the first one for the highest order."""
-    order = int(m)
+    order = as_int(m, "m")
     constants = 0 if k is None else k
-    n, c = promote_inexact([checked("polyint", p)[0], array_node(constants, None)])
+    n, c = promote_inexact([coefficient_rows("polyint", p)[0], array_node(constants, None)])
     if order < 0:
         raise ValueError("Order of integral must be positive")
     if order == 0:
@@ -217,7 +233,7 @@ def polyfit(
 ) -> Any:
     """Least-squares polynomial of degree `deg`, with residuals or covariance if asked."""
     points, values = promote_inexact(checked("polyfit", x, y))
-    order = int(deg) + 1
+    order = as_int(deg, "deg") + 1
     if order < 1:
         raise ValueError("expected deg >= 0")
     if points.ndim != 1:

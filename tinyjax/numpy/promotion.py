@@ -10,6 +10,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.config import config
 from tinyjax.core.errors import BroadcastError, make_error
 from tinyjax.core.shapes import broadcast_shapes, same_shape
+from tinyjax.core.shapes import canonical_axis as canonical_axis
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, is_array_like, lift
@@ -106,14 +107,6 @@ def operands(name: str, *args: ArrayLike) -> list[UOp]:
 def inexact_operands(name: str, *args: ArrayLike) -> list[UOp]:
     """Promoted to floating or complex, and broadcast."""
     return broadcast(name, promote_inexact(checked(name, *args)))
-
-
-def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
-    """A non-negative axis number."""
-    number = int(axis.__index__() if hasattr(axis, "__index__") else axis)
-    if not -ndim <= number < ndim:
-        raise ValueError(f"{name} {number} is out of bounds for array of dimension {ndim}")
-    return number % ndim
 
 
 def canonical_axes(axis: Any, ndim: int) -> tuple[int, ...]:

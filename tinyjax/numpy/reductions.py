@@ -54,8 +54,12 @@ def masked(node: UOp, where: Any, value: Any) -> UOp:
     if where is None:
         return node
     (mask,) = checked("where", where)
+    if mask.dtype != np.bool_:
+        raise ValueError(
+            f"where must be None or a boolean array; got {mask.aval.str_short()}.\n"
+            "  Compare first: where=(mask != 0)."
+        )
     shape = broadcast_shapes(mask.shape, node.shape)
-    mask = truth(mask)
     return b.where(
         b.broadcast(mask, shape) if mask.ndim else mask,
         b.broadcast(node, shape),
@@ -109,6 +113,8 @@ def fold(
     out = b.reduce(kind, n, axes)
     if initial is not None:
         (first,) = checked(name, initial)
+        if first.shape:
+            raise ValueError(f"{name}: initial value must be a scalar, got shape {first.shape}.")
         first = b.cast(first, out.dtype)
         combine: dict[str, Callable[[UOp, UOp], UOp]] = {
             "add": b.add, "mul": b.mul, "max": b.max_, "min": b.min_, "and": b.and_, "or": b.or_,
@@ -307,10 +313,14 @@ def var_node(n: UOp, axes: tuple[int, ...], ddof: Any, where: Any, mean: UOp | N
         square = b.square(delta)
     total = b.sum_(masked(square, where, 0), axes)
     count = count_of(wide, axes, where, square.dtype)
-    divisor = b.sub(count, b.scalar(ddof, square.dtype))
+    (taken,) = checked("ddof", ddof)
+    if taken.shape:
+        raise TypeError(f"ddof and correction must be scalars, got {taken.aval.str_short()}.")
+    divisor = b.sub(count, b.cast(taken, square.dtype))
     out = b.div(total, b.cast(divisor, square.dtype, square.aval.weak_type and divisor.ndim == 0))
     positive = b.gt(divisor, b.like(divisor, 0))
-    out = b.where(positive, out, b.like(out, np.nan)) if where is not None or ddof else out
+    surely = where is None and type(ddof) in (int, float) and ddof == 0
+    out = out if surely else b.where(positive, out, b.like(out, np.nan))
     return b.cast(out, dtypes.to_floating_dtype(n.dtype), n.aval.weak_type)
 
 
@@ -340,6 +350,12 @@ def var(
     return finish(keep(node, axes, n.shape, keepdims))
 
 
+def floating_result(name: str, dtype: Any, error: type[Exception] = ValueError) -> None:
+    """Raises: `error` if the dtype that is asked for is neither floating nor complex."""
+    if dtype is not None and not dtypes.is_inexact(dtypes.user_dtype(dtype, name)):
+        raise error(f"dtype argument to jnp.{name} must be inexact; got {dtype}")
+
+
 def std(
     a: ArrayLike,
     axis: Axis = None,
@@ -354,6 +370,7 @@ def std(
 ) -> Array:
     """Standard deviation."""
     no_out("std", out)
+    floating_result("std", dtype)
     return finish(
         b.sqrt(
             var(
@@ -500,6 +517,7 @@ def nanstd(
 ) -> Array:
     """Standard deviation, NaN ignored."""
     no_out("nanstd", out)
+    floating_result("nanstd", dtype, TypeError)
     return finish(b.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where, mean).node))
 
 
@@ -629,6 +647,7 @@ def cov(
     dtype: Any = None,
 ) -> Array:
     """Covariance matrix of variables in rows, with frequency and reliability weights."""
+    floating_result("cov", dtype)
     nodes = promote_inexact(checked("cov", m, *([] if y is None else [y])))
     if any_large := [n for n in nodes if n.ndim > 2]:
         raise ValueError(f"cov: inputs must have at most 2 dimensions, got {any_large[0].ndim}")
@@ -676,6 +695,7 @@ def corrcoef(
     x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, dtype: Any = None
 ) -> Array:
     """Correlation coefficients."""
+    floating_result("corrcoef", dtype)
     c = cov(x, y, rowvar, dtype=dtype)
     if not c.ndim:
         return finish(b.div(c.node, c.node))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import dtypes
+from tinyjax.core.shapes import canonical_axis
 from tinyjax.core.source import api_boundary
 from tinyjax.engine.array import Array
 from tinyjax.numpy.creation import asarray
@@ -126,4 +127,4 @@ def size(a: Any, axis: Any = None) -> int:
     if axis is None:
         return int(np.prod(sizes, dtype=np.int64))
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    return int(np.prod([sizes[i] for i in axes], dtype=np.int64))
+    return int(np.prod([sizes[canonical_axis(i, len(sizes))] for i in axes], dtype=np.int64))

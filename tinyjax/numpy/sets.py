@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import as_int
 from tinyjax.core.errors import ConcretizationTypeError
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
@@ -113,7 +114,7 @@ def unique(
             )
         total = int(known.sum())
     else:
-        total = int(size)
+        total = as_int(size, "size")
     starts = nonzero(finish(first), size=total, fill_value=count)[0].node
     real = b.lt(starts, b.like(starts, count))
     safe = finish(b.min_(starts, b.like(starts, count - 1)))

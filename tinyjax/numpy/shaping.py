@@ -12,9 +12,12 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.describe import describe_value
 from tinyjax.core.dims import (
     DimExpr,
+    as_int,
     as_size,
+    as_sizes,
     describe,
     is_symbolic,
     maximum,
@@ -26,6 +29,7 @@ from tinyjax.core.errors import (
     ConcretizationTypeError,
     InconclusiveDimensionOperation,
     ReshapeError,
+    ShapeError,
     make_error,
 )
 from tinyjax.core.ops import Op
@@ -140,15 +144,20 @@ def ravel(a: ArrayLike, order: str = "C", *, out_sharding: Any = None) -> Array:
     return reshape(finish(n) if n.src else a, (n.aval.size,), order)
 
 
+class PermutationError(ShapeError, ValueError):
+    """Axes that are no permutation (JAX raises TypeError, or NumPy's ValueError)."""
+
+
 def permute_node(n: UOp, axes: Any) -> UOp:
     """Axes in another order; None reverses them."""
     if axes is None:
         return b.permute(n, tuple(range(n.ndim))[::-1])
-    order = tuple(canonical_axis(a, n.ndim) for a in axes)
-    if len(order) != n.ndim or len(set(order)) != n.ndim:
-        raise TypeError(
+    given = as_sizes(axes, "axes")
+    order = tuple(canonical_axis(a, n.ndim) for a in given) if len(given) == n.ndim else ()
+    if len(set(order)) != n.ndim:
+        raise PermutationError(
             f"transpose permutation isn't a permutation of operand dimensions, got permutation "
-            f"{tuple(axes)} for operand shape {n.shape}."
+            f"{given} for operand shape {n.shape}."
         )
     return b.permute(n, order)
 
@@ -160,7 +169,7 @@ def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
 
 def permute_dims(a: ArrayLike, /, axes: tuple[int, ...]) -> Array:
     """Axes in the given order."""
-    return finish(permute_node(checked("permute_dims", a)[0], axes))
+    return finish(permute_node(checked("permute_dims", a)[0], as_sizes(axes, "axes")))
 
 
 def matrix_transpose(x: ArrayLike, /) -> Array:
@@ -184,13 +193,16 @@ def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
     return finish(b.permute(n, order))
 
 
+def axis_list(axis: Any) -> tuple[Any, ...]:
+    """One axis or several, as a tuple of what the user gave."""
+    several = isinstance(axis, (tuple, list, range)) or bool(getattr(axis, "ndim", 0))
+    return tuple(axis) if several else (axis,)
+
+
 def moveaxis(a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Axes moved to new places, the others keeping their order."""
     (n,) = checked("moveaxis", a)
-    sources = canonical_axes((source,) if isinstance(source, int) else tuple(source), n.ndim)
-    targets = canonical_axes(
-        (destination,) if isinstance(destination, int) else tuple(destination), n.ndim
-    )
+    sources, targets = (canonical_axes(axis_list(at), n.ndim) for at in (source, destination))
     if len(sources) != len(targets):
         raise ValueError(
             f"Inconsistent number of elements: {len(sources)} vs {len(targets)} in moveaxis"
@@ -214,7 +226,7 @@ def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
 def expand_dims(a: ArrayLike, axis: int | Sequence[int]) -> Array:
     """New axes of size 1 at these places of the result."""
     (n,) = checked("expand_dims", a)
-    places = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
+    places = axis_list(axis)
     rank = n.ndim + len(places)
     new = canonical_axes(places, rank)
     sizes = iter(n.shape)
@@ -468,9 +480,21 @@ def split_points(name: str, size: int, sections: Any, exact: bool) -> list[int]:
             raise ValueError(f"array split does not result in an equal division: rest is {rest}")
         sizes = [each + 1] * rest + [each] * (count - rest)
         return [0, *accumulate(sizes)]
-    points = np.asarray(sections).tolist()
+    points = [as_size(p, "each element of indices_or_sections") for p in positions_of(sections)]
     limited = [minimum(maximum(p + size if p < 0 else p, 0), size) for p in points]
     return [0, *limited, size]
+
+
+def positions_of(sections: Any) -> Sequence[Any]:
+    """Where to split, as a sequence. Raises: ValueError for what is none."""
+    if isinstance(sections, (tuple, list)):
+        return sections
+    if not hasattr(sections, "ndim") or sections.ndim != 1:
+        raise ValueError(
+            "indices_or_sections must be an integer or a 1D sequence of integers, got "
+            f"{describe_value(sections)}."
+        )
+    return np.asarray(sections).tolist()  # type: ignore[no-any-return]
 
 
 def split_along(name: str, ary: ArrayLike, sections: Any, axis: int, exact: bool) -> list[Array]:
@@ -554,7 +578,7 @@ def repeat(
     ]  # fmt: skip
     given = isinstance(repeats, (int, np.integer, DimExpr))
     if given or (not counts.ndim and total_repeat_length is None):
-        times = as_size(repeats) if hasattr(repeats, "__index__") else int(repeats)
+        times = as_size(repeats, "repeats")
         if times < 0:
             raise ValueError("repeats may not contain negative values.")
         spread = (*n.shape[: place + 1], times, *n.shape[place + 1 :])
@@ -583,7 +607,7 @@ def repeat(
     else:
         # Output place p belongs to the number of elements whose repeats end at or before p.
         ends = b.prefix("add", b.cast(counts, b.INT32), 0)
-        total = int(total_repeat_length)
+        total = as_int(total_repeat_length, "total_repeat_length")
         places = b.expand(b.iota((total,), 0), (total, size), (0,))
         passed = b.le(b.expand(ends, (total, size), (1,)), places)
         number = b.sum_(b.cast(passed, b.INT32), (1,))
@@ -926,6 +950,12 @@ def delete(
         kept = np.delete(np.arange(size), obj)
         return finish(gather_node(n, (*lead, kept)))
     where = array_node(obj, None)
+    if not dtypes.is_integer(where.dtype) and where.dtype != np.bool_ and where.aval.size:
+        raise ValueError(
+            f"np.delete(arr, obj): got obj.dtype={where.dtype.name}; must be integer or bool."
+        )
+    if isinstance(obj, (int, np.integer)) and not -size <= obj < size:
+        raise IndexError(f"index {obj} is out of bounds for axis {place} with size {size}")
     known = concrete(finish(where) if where.src else Array(where))
     if known is not None:
         if known.dtype == np.bool_:
@@ -983,6 +1013,10 @@ def insert(arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None)
         where = lift(np.arange(size)[obj])
     else:
         where = array_node(obj, None)
+    if not dtypes.is_integer(where.dtype) and where.dtype != np.bool_ and where.aval.size:
+        raise ValueError(
+            f"jnp.insert(): index array must be integer typed; got {where.aval.str_short()}."
+        )
     if where.dtype == np.bool_:
         known = concrete(finish(where) if where.src else Array(where))
         if known is None:

@@ -29,10 +29,13 @@ COMPARE_ALL_LIMIT = 32
 
 def check_kind(name: str, kind: Any, order: Any, stable: bool) -> None:
     """What NumPy's arguments may be."""
-    if kind is not None and kind not in ("stable", "quicksort", "mergesort", "heapsort"):
-        raise ValueError(f"{name}: unknown kind {kind!r}")
+    if kind is not None:
+        raise TypeError(
+            f"'kind' argument to {name} is not supported, got {kind!r}. Use stable=True or "
+            "stable=False to specify sort stability."
+        )
     if order is not None:
-        raise ValueError(f"'order' argument to {name} is not supported.")
+        raise TypeError(f"'order' argument to {name} is not supported, got {order!r}.")
 
 
 def flat_or_axis(n: UOp, axis: int | None) -> tuple[UOp, int]:
@@ -159,6 +162,16 @@ def search_node(values: UOp, query: UOp, right: bool) -> UOp:
     return low
 
 
+def check_method(method: Any) -> None:
+    """The ways to search that JAX knows. Raises: ValueError for another."""
+    if method not in ("scan", "scan_unrolled", "sort", "compare_all"):
+        raise ValueError(
+            f"{method!r} is an invalid value for keyword 'method'. Expected one of ['sort', "
+            "'scan', "
+            "'scan_unrolled', 'compare_all']."
+        )
+
+
 def searchsorted(
     a: ArrayLike,
     v: ArrayLike,
@@ -176,12 +189,7 @@ def searchsorted(
         raise ValueError(
             f"{side!r} is an invalid value for keyword 'side'. Expected one of ['left', 'right']."
         )
-    if method not in ("scan", "scan_unrolled", "sort", "compare_all"):
-        raise ValueError(
-            f"{method!r} is an invalid value for keyword 'method'. Expected one of ['sort', "
-            "'scan', "
-            "'scan_unrolled', 'compare_all']."
-        )
+    check_method(method)
     values, query = checked("searchsorted", a, v)
     if sorter is not None:
         values = gather_node(values, finish(checked("searchsorted", sorter)[0]))

@@ -10,12 +10,13 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import as_int, bounds_of
 from tinyjax.core.errors import ConcretizationTypeError
 from tinyjax.core.infos import ScatterInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, lift
+from tinyjax.engine.values import finish, lift, size_array
 from tinyjax.numpy.creation import array_node, linspace
 from tinyjax.numpy.indexing import concrete
 from tinyjax.numpy.promotion import (
@@ -27,7 +28,7 @@ from tinyjax.numpy.promotion import (
     promote_dtypes,
     promote_inexact,
 )
-from tinyjax.numpy.sorting import search_node
+from tinyjax.numpy.sorting import check_method, search_node
 
 Axis = int | Sequence[int] | None
 METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
@@ -39,7 +40,7 @@ def at_position(n: UOp, positions: UOp) -> UOp:
 
     lead = n.ndim - 1
     moved = b.permute(positions, (*range(1, lead + 1), 0))
-    picked = take_along_node(n, moved, lead, "clip")
+    picked = take_along_node(n, moved, lead, "clip", wrap=False)
     return b.permute(picked, (lead, *range(lead)))
 
 
@@ -171,6 +172,15 @@ def _quantile(
     return finish(quantile_node(n, levels, axis, method, keepdims, skip_nan, w))
 
 
+def not_in_place(name: str, out: None, overwrite_input: bool) -> None:
+    """Raises: for NumPy's ways to ask that an array be changed."""
+    no_out(name, out)
+    if overwrite_input:
+        raise ValueError(
+            f"jax.numpy.{name} does not support overwrite_input=True: arrays are immutable."
+        )
+
+
 def quantile(
     a: ArrayLike,
     q: ArrayLike,
@@ -183,7 +193,7 @@ def quantile(
     weights: ArrayLike | None = None,
 ) -> Array:
     """The values below which the fractions `q` of the elements lie. NaN if any element is NaN."""
-    no_out("quantile", out)
+    not_in_place("quantile", out, overwrite_input)
     return _quantile("quantile", a, q, axis, method, keepdims, False, weights=weights)
 
 
@@ -199,7 +209,7 @@ def nanquantile(
     weights: ArrayLike | None = None,
 ) -> Array:
     """Quantiles, NaN ignored."""
-    no_out("nanquantile", out)
+    not_in_place("nanquantile", out, overwrite_input)
     return _quantile("nanquantile", a, q, axis, method, keepdims, True, weights=weights)
 
 
@@ -216,7 +226,7 @@ def percentile(
     out_sharding: Any = None,
 ) -> Array:
     """Quantiles with `q` in percent."""
-    no_out("percentile", out)
+    not_in_place("percentile", out, overwrite_input)
     return _quantile("percentile", a, q, axis, method, keepdims, False, 100.0, weights)
 
 
@@ -232,7 +242,7 @@ def nanpercentile(
     weights: ArrayLike | None = None,
 ) -> Array:
     """Percentiles, NaN ignored."""
-    no_out("nanpercentile", out)
+    not_in_place("nanpercentile", out, overwrite_input)
     return _quantile("nanpercentile", a, q, axis, method, keepdims, True, 100.0, weights)
 
 
@@ -244,7 +254,7 @@ def median(
     keepdims: bool = False,
 ) -> Array:
     """The middle element, or the mean of the two middle ones."""
-    no_out("median", out)
+    not_in_place("median", out, overwrite_input)
     return _quantile("median", a, 0.5, axis, "midpoint", keepdims, False)
 
 
@@ -256,7 +266,7 @@ def nanmedian(
     keepdims: bool = False,
 ) -> Array:
     """Median, NaN ignored."""
-    no_out("nanmedian", out)
+    not_in_place("nanmedian", out, overwrite_input)
     return _quantile("nanmedian", a, 0.5, axis, "midpoint", keepdims, True)
 
 
@@ -298,9 +308,11 @@ def bincount(
                 "  The error occurred because of argument 'x' of jnp.bincount. To avoid this "
                 "error, pass a static `length` argument.",
             )
-        length = builtins.max(int(minlength), int(known.max()) + 1 if known.size else 0)
+        length = builtins.max(
+            as_int(minlength, "minlength"), int(known.max()) + 1 if known.size else 0
+        )
     else:
-        length = builtins.max(int(minlength), int(length))
+        length = builtins.max(as_int(minlength, "minlength"), as_int(length, "length"))
     positions = n if dtypes.is_unsigned(n.dtype) else b.max_(n, b.like(n, 0))
     positions = b.min_(
         positions, b.like(positions, builtins.min(length, int(dtypes.iinfo(n.dtype).max)))
@@ -319,6 +331,8 @@ def digitize(
     x: ArrayLike, bins: ArrayLike, right: bool = False, *, method: str | None = None
 ) -> Array:
     """The number of the bin of each element; bins are monotone, in either direction."""
+    if method is not None:
+        check_method(method)
     n, edges = promote_dtypes(checked("digitize", x, bins))
     if edges.ndim != 1:
         raise ValueError(
@@ -331,6 +345,20 @@ def digitize(
     rising = search_node(edges, n, not right)
     falling = b.sub(b.scalar(size, b.INT32), search_node(b.flip(edges, (0,)), n, right))
     return finish(b.where(b.ge(last, first), rising, falling))
+
+
+def span_of(n: UOp) -> tuple[UOp, UOp]:
+    """The least and the greatest element; 0 and 1 where there are none."""
+    low, high = b.like(n, 0), b.like(n, 1)
+    size, every = n.aval.size, tuple(builtins.range(n.ndim))
+    if bounds_of(size)[1] == 0:
+        return low, high
+    found = b.reduce("min", n, every), b.reduce("max", n, every)
+    if bounds_of(size)[0] > 0:
+        return found
+    total = size_array(size).node
+    empty = b.eq(total, b.like(total, 0))
+    return b.where(empty, low, found[0]), b.where(empty, high, found[1])
 
 
 def histogram_bin_edges(
@@ -346,20 +374,20 @@ def histogram_bin_edges(
     if np.ndim(bins) == 1:
         return finish(b.cast(array_node(bins, None), n.dtype))
     if range is None:
-        every = builtins.range(n.ndim)
-        low, high = (
-            (b.like(n, 0), b.like(n, 1))
-            if not n.aval.size
-            else (b.reduce("min", n, every), b.reduce("max", n, every))
-        )
+        low, high = span_of(n)
     else:
+        if np.ndim(range) != 1 or len(range) != 2:
+            raise ValueError(
+                f"`range` must be either None or a sequence of two scalars, got {range!r}."
+            )
         pair = array_node(range, None) if not isinstance(range, (tuple, list)) else None
         ends = range if pair is None else [finish(pair)[0], finish(pair)[1]]
         low, high = (b.cast(lift(x), n.dtype) for x in ends)
     same = b.eq(low, high)
     half = b.like(low, 0.5)
     low, high = b.where(same, b.sub(low, half), low), b.where(same, b.add(high, half), high)
-    edges: Array = linspace(finish(low), finish(high), int(bins) + 1, dtype=n.dtype)
+    count = as_int(bins, "bins") + 1
+    edges: Array = linspace(finish(low), finish(high), count, dtype=n.dtype)
     return edges
 
 
@@ -413,6 +441,10 @@ def histogramdd(
         columns = [array_node(c, None) for c in sample]
     else:
         (points,) = checked("histogramdd", sample)
+        if points.ndim not in (1, 2):
+            raise ValueError(
+                f"histogramdd: sample must have shape (N, D) or (N,), got {points.shape}."
+            )
         if points.ndim == 1:
             points = b.unsqueeze(points, 1)
         columns = [
@@ -443,6 +475,11 @@ def histogramdd(
         if weights is None
         else promote_inexact(checked("histogramdd", weights))
     )
+    if each.shape != (count,):
+        raise ValueError(
+            f"histogramdd: weights must have one weight for each of {count} samples, got shape "
+            f"{each.shape}."
+        )
     counts = count_into(int(np.prod(sizes)), flat, b.cast(each, each.dtype))
     counts = b.reshape(counts, sizes)
     counts = b.slice_(counts, (1,) * rank, tuple(s - 1 for s in sizes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.dims import as_int
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value
 from tinyjax.engine.array import Array
@@ -173,6 +175,7 @@ abs = absolute
 def fabs(x: ArrayLike, /) -> Array:
     """Elementwise |x| in floating point."""
     (n,) = inexact_operands("fabs", x)
+    real_only("fabs", n)
     return finish(b.abs_(n))
 
 
@@ -190,14 +193,22 @@ def sign(x: ArrayLike, /) -> Array:
 def signbit(x: ArrayLike, /) -> Array:
     """Whether the sign bit is set (-0.0 and negative NaN included)."""
     (n,) = inexact_operands("signbit", x)
+    real_only("signbit", n, ValueError)
     bits = {16: np.dtype("i2"), 32: np.dtype("i4"), 64: np.dtype("i8"), 8: np.dtype("i1")}
     raw = b.bitcast(n, bits[dtypes.bit_width(n.dtype)])
     return finish(b.lt(raw, b.like(raw, 0)))
 
 
+def real_only(name: str, n: UOp, error: type[Exception] = TypeError) -> None:
+    """Raises: `error` for a complex operand."""
+    if dtypes.is_complex(n.dtype):
+        raise error(f"{name} does not support complex-valued inputs, got {n.aval.str_short()}.")
+
+
 def copysign(x: ArrayLike, y: ArrayLike, /) -> Array:
     """|x| with the sign of y."""
     p, q = inexact_operands("copysign", x, y)
+    real_only("copysign", p)
     magnitude = b.abs_(p)
     negative_y = signbit(finish(q)).node
     out = b.where(negative_y, b.neg(magnitude), magnitude)
@@ -244,6 +255,7 @@ def _rounding(name: str, op: Op, x: ArrayLike) -> Array:
 def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """To `decimals` places, ties to even."""
     no_out("round", out)
+    decimals = as_int(decimals, "decimals")
     (n,) = checked("round", a)
     if dtypes.is_integer(n.dtype) or n.dtype == np.bool_:
         if decimals >= 0:
@@ -358,29 +370,39 @@ def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
 
 
 def static_integer(y: Any) -> int | None:
-    """The exponent, if it is a Python or NumPy integer."""
-    if isinstance(y, (bool, np.bool_)):
+    """The exponent, if Python knows it: an integer, or an array of rank 0 that holds one."""
+    if type(y) is Array and (y._buffer is None or y.ndim or not dtypes.is_integer(y.dtype)):
         return None
-    return int(y) if isinstance(y, (int, np.integer)) else None
+    try:
+        return operator.index(y)
+    except TypeError:
+        return None
 
 
 def power(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Elementwise x ** y. A Python integer exponent is expanded into products."""
+    """Elementwise x ** y.
+
+    An integer exponent that Python knows is expanded into products.
+    Dtype: that of x for such an exponent, else the common one.
+    Raises: TypeError for a negative one of an integer base.
+    """
     exponent = static_integer(y)
     if exponent is not None:
-        n, other = checked("power", x, y)
+        (n,) = checked("power", x)
         if n.dtype == np.bool_:
             n = b.cast(n, b.INT32)
-        n, _ = promote_dtypes([n, other])
         if exponent < 0 and not dtypes.is_inexact(n.dtype):
-            raise ValueError(
-                "Integers cannot be raised to negative powers, got power with exponent "
-                f"{exponent}; "
-                "convert the base to a float."
+            raise TypeError(
+                "Integers cannot be raised to negative powers, got "
+                f"power({n.aval.str_short()}, {exponent}). Convert the base to a float."
             )
         return finish(power_node(n, exponent))
     p, q = checked("power", x, y)
-    p, q = broadcast("power", promote_dtypes([p, q]))
+    if dtypes.is_inexact(p.dtype) and dtypes.is_integer(q.dtype):
+        q = b.cast(q, p.dtype, q.aval.weak_type)  # a strong exponent makes a strong result
+    else:
+        p, q = promote_dtypes([p, q])
+    p, q = broadcast("power", [p, q])
     if not dtypes.is_inexact(p.dtype):
         return finish(_integer_power(p, q))
     return finish(b.pow_(p, q))
@@ -396,11 +418,11 @@ def float_power(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def _integer_power(base: UOp, exponent: UOp) -> UOp:
-    """Repeated squaring over the bits of an integer exponent (0 for negative ones, as JAX)."""
+    """Repeated squaring over the bits of an integer exponent; the sign is a bit like others."""
     if base.dtype == np.bool_:
         base, exponent = b.cast(base, b.INT32), b.cast(exponent, b.INT32)
     shape = base.shape or exponent.shape
-    acc = b.full(shape, b.like(base, 1))
+    acc = b.full(shape, b.scalar(1, base.dtype))
     one = b.like(exponent, 1)
     for _ in range(dtypes.bit_width(exponent.dtype)):
         take = b.ne(b.and_(exponent, one), b.like(exponent, 0))
@@ -519,6 +541,7 @@ def isposinf(x: ArrayLike, /, out: None = None) -> Array:
     """Whether +inf."""
     no_out("isposinf", out)
     (n,) = checked("isposinf", x)
+    real_only("isposinf", n, ValueError)
     if not dtypes.is_inexact(n.dtype):
         return finish(b.full(n.shape, b.scalar(False, b.BOOL)))
     return finish(b.eq(n, b.like(n, np.inf)))
@@ -528,6 +551,7 @@ def isneginf(x: ArrayLike, /, out: None = None) -> Array:
     """Whether -inf."""
     no_out("isneginf", out)
     (n,) = checked("isneginf", x)
+    real_only("isneginf", n, ValueError)
     if not dtypes.is_inexact(n.dtype):
         return finish(b.full(n.shape, b.scalar(False, b.BOOL)))
     return finish(b.eq(n, b.like(n, -np.inf)))
@@ -634,6 +658,7 @@ def sinc(x: ArrayLike, /) -> Array:
 def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
     """0, y, 1 for x < 0, x = 0, x > 0."""
     p, q = inexact_operands("heaviside", x, y)
+    real_only("heaviside", p)
     zero = b.like(p, 0)
     out = b.where(b.lt(p, zero), zero, b.where(b.gt(p, zero), b.like(p, 1), q))
     return finish(b.where(b.ne(p, p), p, out))
@@ -644,8 +669,9 @@ def ldexp(x: ArrayLike, y: ArrayLike, /) -> Array:
     p, q = checked("ldexp", x, y)
     if not dtypes.is_integer(q.dtype) and q.dtype != np.bool_:
         raise ValueError(f"ldexp not supported for input types {(p.dtype.name, q.dtype.name)}")
+    real_only("ldexp", p, ValueError)
     (p,) = promote_inexact([p])
-    p, q = broadcast("ldexp", [p, q])
+    p, q = broadcast("ldexp", [p, b.cast(q, b.INT32) if q.dtype == np.bool_ else q])
     # Two halves, so that neither power of two leaves the range alone.
     half = UOp(Op.SHRA, (q, b.like(q, 1)))
     rest = b.sub(q, half)

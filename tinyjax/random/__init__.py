@@ -1,6 +1,7 @@
 """tinyjax.random: keys and distributions with JAX's names and bits."""
 
 from tinyjax.core.source import publish_functions as _publish_functions
+from tinyjax.engine.devices import place_results as _place_results
 from tinyjax.random.binomials import binomial as binomial
 from tinyjax.random.binomials import multinomial as multinomial
 from tinyjax.random.counts import f as f
@@ -49,4 +50,5 @@ from tinyjax.random.keys import key_impl as key_impl
 from tinyjax.random.keys import split as split
 from tinyjax.random.keys import wrap_key_data as wrap_key_data
 
+_place_results(globals())
 _publish_functions(globals())

@@ -20,6 +20,7 @@ from tinyjax.random.distributions import (
     float_dtype,
     joined_shape,
     normal_node,
+    parameter,
     split2,
     uniform_node,
 )
@@ -115,7 +116,7 @@ def poisson(
     """Poisson counts of mean lam: by products of uniforms below 10, else by rejection."""
     kind = count_dtype(dtype, "poisson")
     data, _ = data_of(key, "poisson")
-    mean = b.cast(lift(lam), F32)
+    mean = parameter("lam", lam, F32)
     target = joined_shape("poisson", shape, mean)
     mean = b.broadcast(mean, target)
     few = b.or_(b.ne(mean, mean), b.lt(mean, b.like(mean, KNUTH_LIMIT)))
@@ -139,7 +140,7 @@ def f(
     """F-distributed: a ratio of chi-squared variates over their degrees of freedom."""
     kind = float_dtype(dtype, "f")
     data, _ = data_of(key, "f")
-    top, bottom = b.cast(lift(dfnum), kind), b.cast(lift(dfden), kind)
+    top, bottom = parameter("dfnum", dfnum, kind), parameter("dfden", dfden, kind)
     target = joined_shape("f", shape, top, bottom)
     top, bottom = b.broadcast(top, target), b.broadcast(bottom, target)
     k2, k1 = split2(data)  # JAX's order
@@ -161,7 +162,7 @@ def triangular(
     """Density rising from `left` to `mode` and falling to `right`: by inversion."""
     kind = float_dtype(dtype, "triangular")
     data, _ = data_of(key, "triangular")
-    low, top, high = (b.cast(lift(x), kind) for x in (left, mode, right))
+    low, top, high = (parameter("left, mode and right", x, kind) for x in (left, mode, right))
     target = joined_shape("triangular", shape, low, top, high)
     low, top, high = (b.broadcast(x, target) for x in (low, top, high))
     u = uniform_node(data, target, kind)
@@ -184,7 +185,7 @@ def wald(
     """Inverse Gaussian of scale 1. Source: Michael, Schucany and Haas (1976)."""
     kind = float_dtype(dtype, "wald")
     data, _ = data_of(key, "wald")
-    m = b.cast(lift(mean), kind)
+    m = parameter("mean", mean, kind)
     target = joined_shape("wald", shape, m)
     m = b.broadcast(m, target)
     k1, k2 = split2(data)

@@ -15,7 +15,7 @@ from tinyjax.core import build, dtypes
 from tinyjax.core import build as b
 from tinyjax.core.dims import is_symbolic, largest
 from tinyjax.core.ops import Op
-from tinyjax.core.shapes import broadcast_shapes
+from tinyjax.core.shapes import broadcast_shapes, canonical_axis
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_jvp
@@ -58,6 +58,23 @@ def joined_shape(name: str, shape: Any, *parameters: UOp) -> tuple[int, ...]:
             f"{[p.shape for p in parameters]} and {target}"
         ) from None
     return target
+
+
+def parameter(name: str, x: Any, dtype: Any) -> UOp:
+    """The parameter `name` in the dtype of the samples. Raises: for a complex one, if that is real."""
+    n = lift(x, name)
+    if dtypes.is_complex(n.dtype) and not dtypes.is_complex(dtype):
+        raise dtypes.TypePromotionError(
+            f"cannot safely cast argument {name} of type {n.dtype.name} to {dtype.name}."
+        )
+    return b.cast(n, dtype)
+
+
+def inverse(name: str, x: Any, dtype: Any, shape: tuple[int, ...]) -> UOp:
+    """1 / x, of this shape."""
+    if isinstance(x, (int, float)):
+        return b.fill_to(b.scalar(1 / x, dtype), shape)
+    return b.broadcast(b.reciprocal(parameter(name, x, dtype)), shape)
 
 
 def spread(x: UOp, shape: tuple[int, ...]) -> UOp:
@@ -237,7 +254,7 @@ def truncated_normal(
     """Standard normal conditioned on (lower, upper)."""
     kind = float_dtype(dtype, "truncated_normal")
     data, _ = data_of(key, "truncated_normal")
-    low, high = b.cast(lift(lower), kind), b.cast(lift(upper), kind)
+    low, high = parameter("lower", lower, kind), parameter("upper", upper, kind)
     target = joined_shape("truncated_normal", shape, low, high)
     low, high = spread(low, target), spread(high, target)
     root2 = b.scalar(np.sqrt(2), kind)
@@ -267,6 +284,10 @@ def bernoulli(
         raise ValueError(f"got {mode=}, expected 'high' or 'low'")
     data, _ = data_of(key, "bernoulli")
     prob = lift(p)
+    if dtypes.is_complex(prob.dtype):
+        raise TypeError(
+            f"bernoulli probability `p` must have a floating dtype, got {prob.dtype.name}."
+        )
     dtype = (
         dtypes.canonicalize_dtype(np.float64)
         if prob.aval.weak_type or not dtypes.is_float(prob.dtype)
@@ -394,13 +415,17 @@ def pareto(
 def weibull_min(
     key: KeyLike, scale: RealArray, concentration: RealArray, shape: Shape = (), dtype: Any = None
 ) -> Array:
-    """Weibull: (-log(1 - u))**(1/concentration) * scale."""
+    """Weibull: (-log(1 - u))**(1/concentration) * scale.
+
+    Shapes: one u for each element of `shape`; parameters are broadcast against it, as in JAX.
+    """
     kind = float_dtype(dtype, "weibull_min")
     data, _ = data_of(key, "weibull_min")
-    s, c = b.cast(lift(scale), kind), b.cast(lift(concentration), kind)
-    target = joined_shape("weibull_min", shape, s, c)
+    s, c = parameter("scale", scale, kind), parameter("concentration", concentration, kind)
+    drawn = exponential_node(data, canonical_shape(shape), kind)
+    target = broadcast_shapes(drawn.shape, c.shape, s.shape)
     power = b.fill_to(b.reciprocal(spread(c, target)), target)
-    return finish(b.mul(b.pow_(exponential_node(data, target, kind), power), spread(s, target)))
+    return finish(b.mul(b.pow_(b.broadcast(drawn, target), power), spread(s, target)))
 
 
 def maxwell(
@@ -425,7 +450,7 @@ def rayleigh(
     """Rayleigh: scale sqrt(-2 log u)."""
     kind = float_dtype(dtype, "rayleigh")
     data, _ = data_of(key, "rayleigh")
-    s = b.cast(lift(scale), kind)
+    s = parameter("scale", scale, kind)
     target = joined_shape("rayleigh", shape, s)
     u = uniform_node(data, target, kind)
     return finish(b.mul(b.sqrt(b.mul(b.log(u), b.scalar(-2, kind))), spread(s, target)))
@@ -446,7 +471,7 @@ def multivariate_normal(
         raise ValueError("method must be one of {'svd', 'eigh', 'cholesky'}")
     kind = float_dtype(dtype, "multivariate_normal")
     data, _ = data_of(key, "multivariate_normal")
-    m, c = b.cast(lift(mean), kind), b.cast(lift(cov), kind)
+    m, c = parameter("mean", mean, kind), parameter("cov", cov, kind)
     if m.ndim < 1 or c.ndim < 2 or c.shape[-2:] != (m.shape[-1], m.shape[-1]):
         raise ValueError(
             "multivariate_normal requires mean.ndim >= 1 and cov of shape (..., n, n) for n = "
@@ -479,6 +504,8 @@ def permutation_node(data: UOp, x: UOp, axis: int) -> UOp:
     For a symbolic axis that is as often as its largest size asks for.
     """
     size = x.shape[axis]
+    if not largest(size):
+        return x
     exponent = 3
     most = max(1, largest(size))
     rounds = int(np.ceil(exponent * np.log(most) / np.log(np.iinfo(np.uint32).max)))
@@ -504,7 +531,7 @@ def permutation(
                 data, b.iota(canonical_shape(x), 0, dtypes.canonicalize_dtype(np.int64)), 0
             )
         )
-    a = axis % n.ndim
+    a = canonical_axis(axis, n.ndim)
     if independent:
         return finish(shuffle_each(data, n, a))
     return finish(permutation_node(data, n, a))
@@ -533,7 +560,7 @@ def choice(
     n = lift(a)
     target = canonical_shape(shape)
     number = b.prod(target)
-    size = n.shape[axis % n.ndim] if n.shape else a if is_symbolic(a) else int(a)
+    size = n.shape[canonical_axis(axis, n.ndim)] if n.shape else a if is_symbolic(a) else int(a)
     if size <= 0 and number > 0:
         raise ValueError("a must be greater than 0 unless no samples are taken")
     if not replace and number > size:
@@ -575,7 +602,7 @@ def choice(
             if dtypes.is_integer(n.dtype)
             else index
         )
-    ax = axis % n.ndim
+    ax = canonical_axis(axis, n.ndim)
     flat = b.take(n, b.reshape(index, (number,)), ax)
     return finish(b.reshape(flat, (*n.shape[:ax], *target, *n.shape[ax + 1 :])))
 
@@ -593,7 +620,9 @@ def categorical(
     """Indices drawn with probabilities softmax(logits), by the Gumbel-max trick."""
     data, _ = data_of(key, "categorical")
     n = lift(logits)
-    ax = axis % n.ndim
+    if dtypes.is_complex(n.dtype):
+        raise ValueError(f"categorical: logits must have a floating dtype, got {n.dtype.name}.")
+    ax = canonical_axis(axis, n.ndim)
     batch = n.shape[:ax] + n.shape[ax + 1 :]
     target = batch if shape is None else canonical_shape(shape)
     if broadcast_shapes(target, batch) != tuple(target):
@@ -643,8 +672,9 @@ def ball(
     target = canonical_shape(shape)
     g = lift(generalized_normal(finish(k1), p, (*target, d), kind))
     e = exponential_node(k2, target, kind)
-    norm = b.sum_(b.pow_(b.abs_(g), b.fill_to(b.scalar(p, kind), g.shape)), (len(target),))
-    scale = b.pow_(b.add(norm, e), b.fill_to(b.scalar(1 / p, kind), target))
+    exponent = b.broadcast(parameter("p", p, kind), g.shape)
+    norm = b.sum_(b.pow_(b.abs_(g), exponent), (len(target),))
+    scale = b.pow_(b.add(norm, e), inverse("p", p, kind, target))
     return finish(b.div(g, b.expand(scale, g.shape, tuple(range(len(target))))))
 
 
@@ -656,9 +686,10 @@ def generalized_normal(
     data, _ = data_of(key, "generalized_normal")
     k1, k2 = split2(data)
     target = canonical_shape(shape)
-    g = lift(gamma(finish(k1), 1 / p, target, kind))
+    power = inverse("p", p, kind, target)
+    g = lift(gamma(finish(k1), finish(power), target, kind))
     r = b.cast(lift(rademacher(finish(k2), target, kind)), kind)
-    return finish(b.mul(r, b.pow_(g, b.fill_to(b.scalar(1 / p, kind), target))))
+    return finish(b.mul(r, b.pow_(g, power)))
 
 
 # --- gamma and its relatives ----------------------------------------------------------------------
@@ -731,7 +762,7 @@ def loggamma(
     """
     kind = float_dtype(dtype, "loggamma")
     data, _ = data_of(key, "loggamma")
-    alpha = b.cast(lift(a), kind)
+    alpha = parameter("a", a, kind)
     target = joined_shape("loggamma", shape, alpha)
     alpha = b.broadcast(alpha, target)
     count = b.prod(target)
@@ -784,7 +815,7 @@ def beta(
     """Beta variates from two gamma variates, in log space."""
     kind = float_dtype(dtype, "beta")
     data, _ = data_of(key, "beta")
-    x, y = build.cast(lift(a), kind), build.cast(lift(b), kind)
+    x, y = parameter("a", a, kind), parameter("b", b, kind)
     target = joined_shape("beta", shape, x, y)
     k1, k2 = split2(data)
     la = lift(loggamma(finish(k1), finish(build.broadcast(x, target)), target, kind))
@@ -804,7 +835,7 @@ def dirichlet(
 ) -> Array:
     """Dirichlet vectors: softmax of log-gamma variates."""
     kind = float_dtype(dtype, "dirichlet")
-    n = b.cast(lift(alpha), kind)
+    n = parameter("alpha", alpha, kind)
     if n.ndim < 1:
         raise ValueError(f"dirichlet requires alpha.ndim >= 1, got alpha.ndim == {n.ndim}")
     batch = n.shape[:-1] if shape is None else canonical_shape(shape)
@@ -822,7 +853,7 @@ def chisquare(
 ) -> Array:
     """Chi-squared with df degrees of freedom."""
     kind = float_dtype(dtype, "chisquare")
-    n = b.cast(lift(df), kind)
+    n = parameter("df", df, kind)
     target = joined_shape("chisquare", shape, n)
     half = finish(b.broadcast(b.mul(n, b.like(n, 0.5)), target))
     logs = lift(loggamma(key, half, target, kind))
@@ -835,7 +866,7 @@ def t(
     """Student's t with df degrees of freedom."""
     kind = float_dtype(dtype, "t")
     data, _ = data_of(key, "t")
-    n = b.cast(lift(df), kind)
+    n = parameter("df", df, kind)
     target = joined_shape("t", shape, n)
     k1, k2 = split2(data)
     z = normal_node(k1, target, kind)
@@ -850,7 +881,7 @@ def double_sided_maxwell(
     """Maxwell with a random sign, shifted and scaled."""
     kind = float_dtype(dtype, "double_sided_maxwell")
     data, _ = data_of(key, "double_sided_maxwell")
-    low, s = b.cast(lift(loc), kind), b.cast(lift(scale), kind)
+    low, s = parameter("loc", loc, kind), parameter("scale", scale, kind)
     shapes = joined_shape("double_sided_maxwell", None, low, s)
     target = (*canonical_shape(shape), *shapes)
     k1, k2 = split2(data)
@@ -898,7 +929,7 @@ def lognormal(
     """exp(sigma z)."""
     kind = float_dtype(dtype, "lognormal")
     data, _ = data_of(key, "lognormal")
-    s = b.cast(lift(sigma), kind)
+    s = parameter("sigma", sigma, kind)
     target = joined_shape("lognormal", shape, s)
     return finish(b.exp(b.mul(normal_node(data, target, kind), spread(s, target))))
 
@@ -912,8 +943,12 @@ def geometric(
         if dtype is None
         else dtypes.user_dtype(dtype, "geometric")
     )
+    if not dtypes.is_integer(kind):
+        raise ValueError(f"dtype argument to `geometric` must be an int dtype, got {kind.name}")
     data, _ = data_of(key, "geometric")
     prob = lift(p)
+    if dtypes.is_complex(prob.dtype):
+        raise ValueError(f"geometric: p must have a floating dtype, got {prob.dtype.name}.")
     if not dtypes.is_float(prob.dtype):
         prob = b.cast(prob, dtypes.canonicalize_dtype(np.float64))
     target = joined_shape("geometric", shape, prob)

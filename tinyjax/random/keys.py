@@ -57,6 +57,10 @@ def resolve_impl(impl: Any) -> dtypes.KeyDType:
         impl = config.jax_default_prng_impl
     if isinstance(impl, dtypes.KeyDType):
         return impl
+    if not isinstance(impl, (str, dtypes.KeyImpl)):
+        raise TypeError(
+            f"unrecognized type {type(impl)} for specifying PRNG implementation, got {impl!r}."
+        )
     of = dtypes.KeyDType(impl)
     if of.impl.name != THREEFRY:
         raise ValueError(f"PRNG implementation {impl!r} is not available; use {THREEFRY!r}.")
@@ -79,7 +83,7 @@ def seed_data(seed: Any) -> UOp:
     """Key data of an integer seed: its high and low 32 bits."""
     if config.jax_random_seed_offset:
         seed = seed + config.jax_random_seed_offset
-    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+    if isinstance(seed, (int, np.integer)):
         value = int(seed)
         bits = 64 if config.jax_enable_x64 else 32
         if not -(1 << (bits - 1)) <= value < (1 << bits):
@@ -181,9 +185,9 @@ def split(key: KeyLike, num: int | Sequence[int] = 2) -> Array:
 
 
 def fold_in(key: KeyLike, data: Any) -> Array:
-    """A new key from a key and an integer (uint32)."""
+    """A new key from a key and an integer (uint32). Raises: OverflowError for a larger one."""
     raw, of = data_of(key, "fold_in")
-    n = lift(data)
+    n = lift(np.uint32(data) if isinstance(data, int) else data)
     if n.shape:
         raise TypeError(
             f"fold_in accepts a scalar, but was given an array of shape {n.shape} != ()."
@@ -205,9 +209,21 @@ def fold_in(key: KeyLike, data: Any) -> Array:
 
 
 def key_data(keys: KeyLike) -> Array:
-    """The uint32 data of typed keys."""
+    """The uint32 data of typed keys (or of raw ones, which is they)."""
     n = lift(keys)
-    return finish(UOp(Op.KEY_UNWRAP, (n,)) if dtypes.is_key(n.dtype) else n)
+    if dtypes.is_key(n.dtype):
+        return finish(UOp(Op.KEY_UNWRAP, (n,)))
+    return finish(raw_key(n))
+
+
+def raw_key(n: UOp) -> UOp:
+    """`n`, which must be raw keys: uint32[..., 2]."""
+    if n.dtype != np.uint32 or not n.ndim or n.shape[-1] != 2:
+        raise TypeError(
+            f"invalid PRNG key data: expected keys, or raw ones of uint32[..., 2], got "
+            f"{n.aval.str_short()}."
+        )
+    return n
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Array:
@@ -219,7 +235,10 @@ def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -
 def key_impl(keys: KeyLike) -> str:
     """Name of the generator of a key."""
     n = lift(keys)
-    return n.dtype.impl.name if dtypes.is_key(n.dtype) else THREEFRY
+    if dtypes.is_key(n.dtype):
+        return n.dtype.impl.name  # type: ignore[no-any-return]
+    raw_key(n)
+    return THREEFRY
 
 
 def clone(key: KeyLike) -> Array:

@@ -15,14 +15,14 @@ import ctypes
 import mmap
 import os
 import tempfile
-import threading
 from pathlib import Path
 
+from tinyjax.core.locks import shared_lock
 from tinyjax.runtime.native_ir import CRUMB_BYTES, CRUMBS
 
 FILE_BYTES = CRUMB_BYTES * (CRUMBS + 1)
 
-_lock = threading.Lock()
+_lock = shared_lock()
 _open: list[tuple[int, Path, mmap.mmap]] = []  # (process id, file, mapping)
 
 

@@ -65,7 +65,7 @@ class KernelStore:
         self.compiled = 0  # how many times LLVM ran
         self._live: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, Kernel] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pending: dict[str, Pending] = {}
 
     def key(self, ir: str, passes: cpu.Passes, machine: str) -> str:
@@ -119,25 +119,28 @@ class KernelStore:
     def submit(self, ir: str, name: str, *, passes: cpu.Passes = "vector") -> Pending:
         """Start making a kernel on the helper thread; equal kernels under way are one job."""
         key = self.key(ir, passes, cpu.machine_id())
+        found = self._find(key)
+        if found is not None:
+            return Pending(self, key, ir, name, passes, found)
         with self._lock:
             pending = self._pending.get(key)
             if pending is not None:
                 return pending
             pending = self._pending[key] = Pending(self, key, ir, name, passes)
-        if self._find(key) is not None:
-            pending.run()
-        else:
-            _helper.add(pending)
+        _helper.add(pending)
         return pending
 
     def reset_locks(self) -> None:
         """After fork: a thread that is gone may have held them."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        for pending in self._pending.values():
+            pending.reset()
 
     def forget(self, pending: Pending) -> None:
         """A job is done: the next equal one looks in memory."""
         with self._lock:
-            self._pending.pop(pending.key, None)
+            if self._pending.get(pending.key) is pending:
+                del self._pending[pending.key]
 
     def _find(self, key: str) -> Kernel | None:
         with self._lock:
@@ -162,51 +165,65 @@ class KernelStore:
 
 
 class Pending:
-    """A kernel being made. `result` takes over the work if the helper has not begun with it."""
+    """A kernel being made, by the thread that holds `_work`; `result` does it if nobody has.
 
-    __slots__ = ("_claim", "_done", "_error", "_kernel", "ir", "key", "name", "passes", "store")
+    A thread that is interrupted (KeyboardInterrupt) leaves the work to the next one.
+    """
+
+    __slots__ = ("_error", "_kernel", "_work", "ir", "key", "name", "passes", "store")
 
     def __init__(
-        self, store: KernelStore, key: str, ir: str, name: str, passes: cpu.Passes
+        self,
+        store: KernelStore,
+        key: str,
+        ir: str,
+        name: str,
+        passes: cpu.Passes,
+        kernel: Kernel | None = None,
     ) -> None:
         self.store = store
         self.key = key
         self.ir = ir
         self.name = name
         self.passes = passes
-        self._kernel: Kernel | None = None
-        self._error: BaseException | None = None
+        self._kernel = kernel
+        self._error: Exception | None = None
         self.reset()
 
     def reset(self) -> None:
-        """As if nobody had begun: also after fork, where the thread that had is gone."""
-        self._claim = threading.Lock()
-        self._done = threading.Event()
+        """As if nobody were at work: also after fork, where the thread that was is gone."""
+        self._work = threading.RLock()
 
     def done(self) -> bool:
         """Whether `result` returns at once."""
-        return self._done.is_set()
+        return self._kernel is not None or self._error is not None
 
     def run(self) -> None:
-        """Make the kernel, unless another thread has begun to."""
-        if not self._claim.acquire(blocking=False):
-            return
-        try:
-            self._kernel = self.store.get(self.ir, self.name, passes=self.passes)
-        except BaseException as error:
-            self._error = error
-        finally:
-            self.store.forget(self)
-            self._done.set()
+        """Make the kernel, unless another thread is about it. For threads without signals: one
+        between the two lines below would leave the lock held."""
+        if self._work.acquire(blocking=False):
+            try:
+                self._make()
+            finally:
+                self._work.release()
 
     def result(self) -> Kernel:
         """The kernel; raises what compiling it raised."""
-        self.run()
-        self._done.wait()
+        if not self.done():
+            with self._work:
+                self._make()
         if self._error is not None:
             raise self._error
         assert self._kernel is not None
         return self._kernel
+
+    def _make(self) -> None:
+        if not self.done():
+            try:
+                self._kernel = self.store.get(self.ir, self.name, passes=self.passes)
+            except Exception as error:
+                self._error = error
+        self.store.forget(self)
 
 
 class _Helper:
@@ -218,27 +235,18 @@ class _Helper:
     def reset(self) -> None:
         self.jobs: queue.SimpleQueue[Pending] = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
-        self.current: Pending | None = None
-        self.lock = threading.Lock()
-
-    def after_fork(self) -> None:
-        """Jobs still queued are run by whoever asks for their result; so is the one under way."""
-        if self.current is not None and not self.current.done():
-            self.current.reset()
-        self.reset()
+        self.lock = threading.RLock()
 
     def add(self, job: Pending) -> None:
         with self.lock:
-            if self.thread is None:
+            if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self.work, name="tinyjax-llvm", daemon=True)
                 self.thread.start()
         self.jobs.put(job)
 
     def work(self) -> None:
         while True:
-            self.current = self.jobs.get()
-            self.current.run()
-            self.current = None
+            self.jobs.get().run()
 
 
 _helper = _Helper()
@@ -280,7 +288,7 @@ def submit(ir: str, name: str, *, passes: cpu.Passes = "vector") -> Pending:
 
 
 def _after_fork() -> None:
-    _helper.after_fork()
+    _helper.reset()  # jobs still queued are done by whoever asks for their results
     for made in _stores.values():
         made.reset_locks()
 

@@ -10,11 +10,11 @@ import ctypes
 import os
 import platform
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tinyjax.core.config import config
+from tinyjax.core.locks import shared_lock
 from tinyjax.runtime import kernels
 from tinyjax.runtime.loader import Loaded
 from tinyjax.runtime.native_ir import EXPORTS, PAUSE, SYMBOLS, native_ir
@@ -76,7 +76,7 @@ def _load() -> Native:
 
 # Its threads and its signal handler may be in use until the process ends: never unmapped.
 _forever: list[Loaded] = []
-_lock = threading.Lock()
+_lock = shared_lock()
 _native: list[Native] = []
 
 
@@ -95,8 +95,6 @@ def _set_threads(option: int) -> None:
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
     for made in _native:
         made.reset_after_fork()
 

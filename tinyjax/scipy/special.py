@@ -19,7 +19,8 @@ from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_jvp
 from tinyjax.engine.values import finish_all
-from tinyjax.nn.activations import log_softmax, logsumexp, softmax
+from tinyjax.nn import activations
+from tinyjax.nn.activations import logsumexp
 from tinyjax.numpy.promotion import checked, promote_inexact
 
 ArrayLike = Any
@@ -37,6 +38,19 @@ def real_only(name: str, x: Array) -> Array:
     if dtypes.is_complex(x.dtype):
         raise TypeError(f"{name} does not support complex-valued inputs, got {x.dtype.name}")
     return x
+
+
+# --- exponentials -----------------------------------------------------------------------------------
+
+
+def softmax(x: ArrayLike, /, *, axis: int | tuple[int, ...] | None = None) -> Array:
+    """`nn.softmax`, over all elements unless axes are given."""
+    return activations.softmax(x, axis)
+
+
+def log_softmax(x: ArrayLike, /, *, axis: int | tuple[int, ...] | None = None) -> Array:
+    """`nn.log_softmax`, over all elements unless axes are given."""
+    return activations.log_softmax(x, axis)
 
 
 # --- gamma and beta -------------------------------------------------------------------------------

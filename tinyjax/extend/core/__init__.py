@@ -86,7 +86,7 @@ class DebugInfo:
     traced_for: str
     func_src_info: str
     arg_names: tuple[str, ...] | None = None
-    result_paths: tuple[str, ...] | None = None
+    result_paths: Any = None
 
 
 class OpaqueTraceState:
