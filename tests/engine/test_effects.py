@@ -600,6 +600,14 @@ def of_ones(J, f, transform):
 
 
 @program
+def linearize_of_a_checkpoint_in_a_checkpoint(J, log):
+    inner = J.checkpoint(lambda x: J.numpy.sin((log("k", x), x)[1]))
+    f = of_ones(J, J.checkpoint(lambda x: inner(x) * x), J.linearize)
+    x, _ = two(J)
+    return f(x), J.jit(f)(x)
+
+
+@program
 def effects_that_see_tangents_when_a_linear_part_is_applied(J, log):
     f = J.custom_jvp(lambda x: x * x)
 
@@ -984,7 +992,6 @@ INSIDE = {
     "cond": lambda J, f: lambda x: J.lax.cond(x > 1, lambda x: x, f, x),
     "checkpoint": lambda J, f: J.checkpoint(f),
     "checkpoint in scan": lambda J, f: INSIDE["scan"](J, J.checkpoint(f)),
-    "checkpoint in checkpoint": lambda J, f: J.checkpoint(lambda x: J.checkpoint(f)(x) * x),
 }  # fmt: skip
 
 
