@@ -155,3 +155,21 @@ def test_the_backward_loop_does_not_take_residuals_that_it_does_not_read():
     forward, backward = (e for e in jaxpr.eqns if e.primitive.name == "scan")
     assert len(forward.outvars) == 4  # last carry, ys, and two residuals
     assert len(backward.invars) == 3  # W, the cotangent, tanh(c @ W)
+
+
+@pytest.mark.parametrize("policy", [None, tinyjax.checkpoint_policies.dots_saveable])
+def test_calls_with_derivative_rules_keep_what_only_the_rules_read(policy):
+    @tinyjax.custom_jvp
+    def f(x, y):
+        return jnp.sin(x)
+
+    f.defjvp(lambda p, t: (jnp.sin(p[0]), jnp.cos(p[0]) * t[0] * p[1] + 3 * t[1]))
+
+    def loss(c, w):
+        step = tinyjax.checkpoint(lambda c, w: c * f(w, w * 2), policy=policy)
+        return lax.scan(lambda c, _: (step(c, w), None), c, None, length=3)[0]
+
+    # The slope is sin(w)**3, and the rule says that the derivative of sin(w) is 2 w cos(w) + 6.
+    slope = tinyjax.grad(lambda w: tinyjax.grad(loss)(0.7, w))(0.5)
+    want = 3 * np.sin(0.5) ** 2 * (2 * 0.5 * np.cos(0.5) + 6)
+    np.testing.assert_allclose(slope, want, rtol=1e-5)

@@ -1125,3 +1125,50 @@ def test_a_log_names_the_line(caplog):
     (record,) = caplog.records
     assert record.getMessage() == "x = 1.0" and record.filename == "test_effects.py"
     assert record.lineno == test_a_log_names_the_line.__code__.co_firstlineno + 2
+
+
+def printing_rule(J, log):
+    """sin, whose forward rule notes what it is given."""
+    f = J.custom_jvp(lambda x: (log("f", x, ordered=True), J.numpy.sin(x))[1])
+
+    @f.defjvp
+    def rule(primals, tangents):
+        (x,), (t,) = primals, tangents
+        log("primal", x, ordered=True)
+        log("tangent", t, ordered=True)
+        return J.numpy.sin(x), J.numpy.cos(x) * t
+
+    return f
+
+
+AROUND_RULES = {
+    "checkpoint": lambda J, f: J.checkpoint(f),
+    "while": lambda J, f: (
+        lambda x: J.lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, f(c[1])), (0, x))[1]
+    ),
+}
+
+
+@pytest.mark.parametrize("around", AROUND_RULES)
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_rule_that_prints_tangents_prints_what_jax_prints(around, jit):
+    """One after the other, in an order of its own; what is cached for one mode serves no other."""
+
+    def seen(J):
+        log = Log(J)
+        f = AROUND_RULES[around](J, printing_rule(J, log))
+        modes = {
+            "jvp": lambda x: J.jvp(f, (x,), (1.0,)),
+            "linearize": lambda x: J.linearize(f, x)[1](2.0),
+        }
+        if around == "checkpoint":
+            modes = {"grad": J.grad(f), **modes, "again": J.grad(f)}
+        found = {}
+        for name, mode in modes.items():
+            value = (J.jit(mode) if jit else mode)(0.5)
+            J.effects_barrier()
+            found[name] = J.tree.map(lambda x: round(float(x), 4), value), sorted(log.seen)
+            log.seen.clear()
+        return found
+
+    assert seen(tinyjax) == seen(oracle)

@@ -8,6 +8,7 @@ import pytest
 
 import tinyjax
 from tests.oracle import assert_same
+from tinyjax.errors import UnexpectedTracerError
 
 x3 = np.arange(3.0, dtype="f4")
 CASES = {}
@@ -576,6 +577,139 @@ def test_a_jvp_rule_in_a_scan_writes_in_each_step():
     scan = lambda x: tinyjax.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0]
     tinyjax.jit(tinyjax.grad(scan))(0.7)
     assert_same(r[...], np.float32(0.7 + np.sin(0.7)), weak=False)
+
+
+def closing(J, r, f, fwd, kind="custom_vjp"):
+    """sin with a rule; `f` and `fwd` are done to the Ref by the function and by its rule."""
+    made = getattr(J, kind)(lambda x: (f(r, x), J.numpy.sin(x))[1])
+    if kind == "custom_jvp":
+        made.defjvp(lambda p, t: ((fwd(r, p[0]), J.numpy.sin(p[0]))[1], J.numpy.cos(p[0]) * t[0]))
+    else:
+        made.defvjp(
+            lambda x: ((fwd(r, x), J.numpy.sin(x))[1], x), lambda x, ct: (J.numpy.cos(x) * ct,)
+        )
+    return made
+
+
+def leave(r, x):
+    """Nothing."""
+
+
+def add(r, x):
+    r[...] += x
+
+
+def take_one(r, x):
+    r[...] = 1.0
+
+
+AROUND_VMAP = {
+    "alone": lambda J, f: J.vmap(f),
+    "jit": lambda J, f: J.jit(J.vmap(f)),
+    "cond": lambda J, f: lambda x: J.lax.cond(x[0] < 9, J.vmap(f), lambda x: x, x),
+    "scan": lambda J, f: lambda x: J.lax.scan(lambda c, _: (J.vmap(f)(c), 0), x, None, length=2)[0],
+    "checkpoint": lambda J, f: J.checkpoint(J.vmap(f)),
+}
+
+
+@pytest.mark.parametrize("kind", ["custom_jvp", "custom_vjp"])
+@pytest.mark.parametrize("write", [add, take_one])
+@pytest.mark.parametrize("around", AROUND_VMAP)
+def test_what_a_rule_alone_writes_from_inside_of_a_vmap_is_not_lost(around, write, kind):
+    J = tinyjax
+    r = J.new_ref(J.numpy.zeros(()))
+    f = AROUND_VMAP[around](J, closing(J, r, leave, write, kind))
+    f(x3)  # the function itself does not write
+    with pytest.raises(ValueError, match="vmapped value on an unbatched array reference"):
+        J.grad(lambda x: f(x).sum())(x3)
+
+
+def test_an_argument_written_as_it_is_from_inside_of_a_vmap_is_not_lost():
+    J = tinyjax
+    r = J.new_ref(J.numpy.zeros(()))
+    f = closing(J, r, lambda r, x: r.__setitem__(..., x), leave)
+    with pytest.raises(ValueError, match="vmapped value on an unbatched array reference"):
+        J.vmap(f)(x3)
+
+
+def made_inside(J, f, fwd, kind, loop):
+    """The value and slope of a function that makes a Ref of its argument, and reads it after."""
+
+    def run(x):
+        r = J.new_ref(x * 2)
+        g = closing(J, r, f, fwd, kind)
+        y = J.lax.scan(lambda c, _: (g(c), None), x, None, length=2)[0] if loop else g(x)
+        return y + r[...]
+
+    return run
+
+
+SLOPES = {
+    "vmap of grad": lambda J, f: J.vmap(J.grad(f)),
+    "grad of vmap": lambda J, f: J.grad(lambda x: J.vmap(f)(x).sum()),
+    "jit of grad": lambda J, f: lambda x: J.jit(J.grad(f))(x[1]),
+    "grad of jit": lambda J, f: lambda x: J.grad(J.jit(f))(x[1]),
+    "jvp": lambda J, f: lambda x: J.jvp(f, (x[1],), (x[2],)),
+}
+
+
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize(
+    ("slope", "kind"),
+    [
+        (s, k)
+        for s in SLOPES
+        for k in ("custom_jvp", "custom_vjp")
+        if (s, k) != ("jvp", "custom_vjp")
+    ],
+)
+def test_a_ref_that_a_rule_leaves_keeps_its_derivative(slope, kind, loop):
+    ours, theirs = (
+        SLOPES[slope](J, made_inside(J, leave, leave, kind, loop))(J.numpy.asarray(x3))
+        for J in (tinyjax, oracle)
+    )
+    assert_same(ours, theirs, 1e-6)
+
+
+@pytest.mark.parametrize("around", ["alone", "jit", "scan"])
+@pytest.mark.parametrize("passed", [False, True])
+def test_a_ref_keeps_its_derivative_in_a_rule_that_calls_its_function(passed, around):
+    def slope(J):
+        def run(x):
+            r = J.new_ref(x * 2)
+            f = J.custom_vjp(lambda of, x: (r, J.numpy.sin(x))[1])
+            f.defvjp(lambda of, x: (f(of, x), x), lambda x, ct: (None, J.numpy.cos(x) * ct))
+            return AROUND[around](J, lambda x: f(r if passed else 0.0, x))(x) + r[...]
+
+        return J.grad(run)(0.7), J.jit(J.grad(run))(0.7)
+
+    assert_same(slope(tinyjax), slope(oracle), 1e-6)
+
+
+@pytest.mark.parametrize("around", ["jit", "scan"])
+def test_a_derivative_that_would_be_lost_in_an_argument_is_refused(around):
+    """JAX keeps it."""
+    J = tinyjax
+
+    def run(x):
+        r = J.new_ref(x * 2)
+        f = J.custom_vjp(lambda r, x: (add(r, 1.0), J.numpy.sin(x))[1])
+        f.defvjp(lambda r, x: (f(r, x), x), lambda x, ct: (None, J.numpy.cos(x) * ct))
+        return AROUND[around](J, lambda x: f(r, x))(x) + r[...]
+
+    with pytest.raises(UnexpectedTracerError, match="what a Ref holds"):
+        J.grad(run)(0.7)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize("kind", ["custom_jvp", "custom_vjp"])
+@pytest.mark.parametrize("slope", ["vmap of grad", "grad of vmap", "jit of grad", "grad of jit"])
+def test_a_derivative_that_would_be_lost_in_a_rule_is_refused(slope, kind, loop):
+    """JAX refuses too, in various words."""
+    J = tinyjax
+    f = SLOPES[slope](J, made_inside(J, leave, add, kind, loop))
+    with pytest.raises(UnexpectedTracerError, match="what a Ref holds"):
+        f(J.numpy.asarray(x3))
 
 
 def test_a_rule_refuses_one_that_it_hides():

@@ -60,6 +60,7 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {
     ),
     "dot with float32": lambda J, x: J.lax.dot(np.ones(4, np.float32), x),
     "dot narrower": lambda J, x: J.lax.dot(x, x, preferred_element_type=np.int8),
+    "einsum narrower": lambda J, x: J.numpy.einsum("i,i", x, x, preferred_element_type=np.int8),
     "conv to int32": lambda J, x: J.lax.conv_general_dilated(
         x[None, None], x[None, None], (1,), "SAME", preferred_element_type=np.int32
     ),

@@ -48,6 +48,12 @@ class DerivedRule:
         """Whether there is a pair of reverse rules."""
         return bool(self.rule.has_vjp)
 
+    @property
+    def cut(self) -> frozenset[int]:
+        """Outputs that have no derivative: what a reverse rule wrote to mutable arrays."""
+        found: frozenset[int] = getattr(self.rule, "cut", frozenset())
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class ScanInfo:

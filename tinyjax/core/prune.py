@@ -5,7 +5,8 @@ a zero cotangent, primal outputs beside a gradient. In the flat part of a body s
 never visited; what is inside of another body must be taken out of it, and the values that only it
 read with it, up to the fixed point that the carry of a loop asks for.
 
-Effects stay: their tokens are results that the body's own token reads.
+Effects stay: their tokens are results that the body's own token reads. Calls with a derivative rule
+stay as they are; where a program is made there are none.
 
 Cost: one walk over each body per set of results that are read; kept on the body.
 """
@@ -17,6 +18,7 @@ from dataclasses import replace
 
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import open_vars, params_of, reclose
+from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import UOp, get, token_of, toposort, tuple_of
 
@@ -125,6 +127,12 @@ class _Less:
         self.results, self.operands = sorted(results), sorted(operands)
 
     def _call(self, read: set[int]) -> None:
+        info: CallInfo = self.of.arg
+        if info.rule is not None or info.repeat is not None:
+            # Derivatives of a rule, and effects to be repeated, speak of all operands and results.
+            self._keep(range(len(self.of.aval.elts)), range(len(self.of.operands)))
+            self.bodies = [self.of.src[0]]
+            return
         body = _of_results(self.of.src[0], tuple(sorted(read)))
         self._keep(read, params_of(body))
         avals = [a.aval for a in self.of.operands]

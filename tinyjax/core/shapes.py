@@ -7,12 +7,11 @@ answers are right, because the work that an equality would save may as well be d
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
-from tinyjax.core.dims import DimExpr, Size, describe, maximum, minimum
-from tinyjax.core.errors import InconclusiveDimensionOperation, describe_value
+from tinyjax.core.dims import DimExpr, Size, as_int, describe, maximum, minimum
+from tinyjax.core.errors import InconclusiveDimensionOperation
 
 Shape = tuple[Any, ...]
 
@@ -22,12 +21,7 @@ def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
 
     Raises: TypeError for what is no integer, ValueError for one that is out of range.
     """
-    try:
-        number = operator.index(axis)
-    except TypeError as error:
-        if type(error) is not TypeError:  # a tracer's error says more
-            raise
-        raise TypeError(f"{name} must be an integer, got {describe_value(axis)}.") from None
+    number = as_int(axis, name)
     if not -ndim <= number < ndim:
         raise ValueError(f"{name} {number} is out of bounds for array of dimension {ndim}")
     return number % ndim

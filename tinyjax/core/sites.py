@@ -36,8 +36,10 @@ class _Open(threading.local):
 
     table: Table | None = None
     outer: tuple[Table, ...] = ()
-    inner: Mapping[UOp, Any] = MappingProxyType({})
     ended: Mapping[int, Any] = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self.inner: Table = {}
 
 
 _open = _Open()
@@ -76,7 +78,7 @@ def apart(since: int) -> Iterator[Callable[[UOp], bool]]:
     try:
         yield computed_here
     finally:
-        _open.inner = {**_open.inner, **made}
+        _open.inner.update(made)
         _open.table, _open.outer = before, saved
 
 

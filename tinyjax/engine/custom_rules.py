@@ -26,7 +26,7 @@ from typing import Any
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval, aval
-from tinyjax.core.body import close, fresh_var, open_vars, outer_variables, reclose
+from tinyjax.core.body import close, fresh_var, open_calls, open_vars, outer_variables, reclose
 from tinyjax.core.errors import UnexpectedTracerError, user_line
 from tinyjax.core.infos import Backward, CallInfo
 from tinyjax.core.ops import Op
@@ -37,7 +37,7 @@ from tinyjax.core.uop import UOp, Var
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import float0_zeros, leave
 from tinyjax.engine.effects import next_token, perform
-from tinyjax.engine.refs import Ref, assign, current
+from tinyjax.engine.refs import Ref, assign, current, mapped, refuse_value
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes
 from tinyjax.engine.values import finish_all, is_array_like, lift, shaped_abstractify
 from tinyjax.interpreters.effects import has_effects
@@ -360,7 +360,10 @@ class StagedRule:
     """Bodies made on demand. `captures` are the outer variables the function mentions: further
     arguments of the call, in this order. `body` is the function's own, of `count` arguments; the last
     of these, and of the outputs, are what the mutable arrays `held` hold: those from outside that the
-    function or a forward rule may touch."""
+    function or a forward rule may touch; `left` says which the function leaves alone. The derivative
+    of what one holds passes through a rule that leaves it alone, or had it as an argument.
+    Those in `kept`, with the vmap that they are outside of, must not be written; those in
+    `unlinked` are what the function wrote, without a derivative."""
 
     def __init__(
         self,
@@ -369,15 +372,28 @@ class StagedRule:
         count: int,
         captures: Sequence[UOp],
         held: Sequence[Ref],
+        left: Sequence[bool],
     ) -> None:
         self.application, self.body, self.held = application, body, tuple(held)
-        self.count, self.captures = count, list(captures)
+        self.count, self.captures, self.left = count, list(captures), left
+        self.is_argument = [any(r is x for x in application.refs.values()) for r in held]
         self._made: dict[Any, Any] = {}
         self._grows = False
         self.refs: tuple[Ref, ...] = ()
+        self.kept: dict[Ref, Trace] = {}
+        self.unlinked: set[Ref] = set()
+        self._linked: dict[Any, list[bool]] = {}
+        self._lost: dict[Any, list[bool]] = {}
 
     has_jvp = property(lambda self: self.application.owner.jvp_rule is not None)
     has_vjp = property(lambda self: self.application.owner.vjp_rule is not None)
+
+    @property
+    def cut(self) -> frozenset[int]:
+        """Outputs that have no derivative: what a rule has written to mutable arrays."""
+        first = len(self.application.out_avals or ())
+        written = (i for each in self._linked.values() for i, on in enumerate(each) if not on)
+        return frozenset(first + i for i in written)
 
     def _key(self, kind: str, avals: Sequence[Aval], zero: Flags) -> Any:
         owner = self.application.owner
@@ -433,6 +449,46 @@ class StagedRule:
         refuse_refs([ref for ref in trace.cells if ref not in self.held], rule)
         return [trace.cells[ref].node for ref in self.held]
 
+    def _note(
+        self, key: Any, outs: Sequence[UOp], starts: Sequence[UOp], after: Sequence[UOp]
+    ) -> None:
+        """Which mutable arrays keep their derivative in a rule, and which would lose one."""
+        left, lost = leaves_alone(outs, starts, after)
+        for ref, node, same in zip(self.held, after, left, strict=True):
+            if ref in self.kept and not same:
+                refuse_value(ref, node, self.kept[ref], ())
+        self._linked[key] = [same or arg for same, arg in zip(left, self.is_argument, strict=True)]
+        self._lost[key] = [bad and not arg for bad, arg in zip(lost, self.is_argument, strict=True)]
+
+    def _refuse_active_refs(self, key: Any, avals: Sequence[Aval], zero: Flags) -> None:
+        """Raise if what a mutable array holds has a derivative that would be lost."""
+        active = {i for i, is_zero in zip(inexact_positions(avals), zero) if not is_zero}
+        states = zip(self.held, self._lost[key], self._linked[key], strict=True)
+        for i, (ref, lost, linked) in enumerate(states, self.count - len(self.held)):
+            if i in active and (lost or (linked and ref in self.unlinked)):
+                raise CustomVJPException(self.application.name, "what a Ref holds")
+
+    def after_call(self, ref: Ref, settled: bool) -> str:
+        """What a call does with a mutable array: it is kept, passed through, or written.
+
+        The function decides, unless an argument is being differentiated already (`settled`): then the
+        rule, which stands for it. A vmap forbids writing and is not asked about rules that may stand
+        for the function later: they are refused what they write when they do.
+        """
+        at = self.held.index(ref)
+        if settled:
+            if self.is_argument[at]:
+                return "passed" if differentiated(current(ref)) else "written"
+            return "kept" if all(each[at] for each in self._linked.values()) else "written"
+        if not self.left[at]:
+            self.unlinked.add(ref)
+            return "written"
+        vmap = mapped(ref)
+        if vmap is None:
+            return "passed"
+        self.kept[ref] = vmap
+        return "kept"
+
     def _refuse_active_captures(self, avals: Sequence[Aval], zero: Flags) -> None:
         """Raise if the function depends differentiably on a capture that has a tangent."""
         active = {i for i, is_zero in zip(inexact_positions(avals), zero) if not is_zero}
@@ -457,14 +513,23 @@ class StagedRule:
                 user = self._hold(trace, own)
                 mine = len(inexact_of([v.aval for v in user]))
                 outs, touts, _ = self.application.jvp(user, dots[:mine], zero[:mine])
-                outs += self._after(trace, self.application.owner.jvp_rule)
-                touts += [None] * len(self.held)
+                starts, after = (
+                    own[len(user) :],
+                    self._after(trace, self.application.owner.jvp_rule),
+                )
+                self._note(key, outs, starts, after)
+                outs += after
+                moving = iter(dots[mine:])
+                of_refs = [next(moving) if dtypes.is_inexact(v.dtype) else None for v in starts]
+                linked = self._linked[key]
+                touts += [t if on else None for t, on in zip(of_refs, linked, strict=True)]
                 nodes = [*outs, *(t for t in touts if t is not None), *chain.tokens]
                 count = len(self.captures)
                 self._capture(nodes, [*own, *dots, *chain.starts])
                 dots += [trace_free(c) for c in self.captures[count:] if dtypes.is_inexact(c.dtype)]
                 body = self._close(nodes, own, [*dots, *chain.starts])
             self._made[key] = body, zero_tangents(outs, touts)
+        self._refuse_active_refs(key, avals, zero)
         return self._made[key]  # type: ignore[no-any-return]
 
     def vjp_bodies(self, avals: Sequence[Aval], zero: Flags) -> tuple[UOp, Any]:
@@ -484,7 +549,9 @@ class StagedRule:
                 outs, held, out_tree, held_tree = application.fwd(self._hold(trace, own), zero)
                 chain = trace.chain
             kinds = [o.aval for o in outs]
-            outs += self._after(trace, fwd)
+            after = self._after(trace, fwd)
+            self._note(key, outs, own[len(own) - len(after) :], after)
+            outs += after
             self._capture([*outs, *held, *chain.tokens], [*own, *chain.starts])
             user = self._plain(avals)
             all_kinds = [o.aval for o in outs]
@@ -499,7 +566,7 @@ class StagedRule:
                     ]
                     mine = cts[: len(inexact_of(kinds))]
                     nodes = application.bwd(res, held_tree, mine, kinds, out_tree, user)
-                    nodes += [b.zeros(r.aval_) for r in self.held if dtypes.is_inexact(r.dtype)]
+                    nodes += self._of_refs(self._linked[key], cts[len(mine) :])
                     self.refs, starts, finals = written(trace)
                     late = [*starts, *trace.chain.starts]
                     live = [ct for ct in cts if ct is not None]
@@ -520,7 +587,16 @@ class StagedRule:
             # What the call captures is handed to bwd as residuals.
             made = [*outs, *held, *self.captures, *chain.tokens]
             self._made[key] = self._close(made, own, chain.starts), back
+        self._refuse_active_refs(key, avals, zero)
         return self._made[key]  # type: ignore[no-any-return]
+
+    def _of_refs(self, linked: Sequence[bool], cts: Sequence[Tangent]) -> list[UOp]:
+        """Cotangents of what mutable arrays held before a rule, from those of what they hold after."""
+        inexact = [(r, on) for r, on in zip(self.held, linked) if dtypes.is_inexact(r.dtype)]
+        return [
+            ct if on and ct is not None else b.zeros(r.aval_.strip_weak_type())
+            for (r, on), ct in zip(inexact, cts, strict=True)
+        ]
 
 
 @dataclass(slots=True, eq=False)
@@ -687,7 +763,8 @@ class CustomFunction:
             self._refuse_active(roots)
             body, memory = close(roots, [*own, *captures], last=chain.starts)
         application.out_tree, application.out_avals = out_tree, [o.aval for o in outs]
-        rule = StagedRule(application, body, len(own), [*captures, *memory], refs)
+        left, _ = leaves_alone(outs, starts, finals)
+        rule = StagedRule(application, body, len(own), [*captures, *memory], refs, left)
         nodes = [*nodes, *map(current, refs)]
         args = [*nodes, *captures, *memory]
         if any(differentiated(n) for n in nodes):
@@ -821,13 +898,13 @@ class CustomFunction:
         if not body.src:
             return tree_unflatten(out_tree, [])
         info = CallInfo(self.kind, name_of(self.fun), rule=rule)
+        settled = any(map(differentiated, args))
+        does = [rule.after_call(ref, settled) for ref in refs]
         found = perform(UOp(Op.CALL, (body, *args), info))
         count = out_tree.num_leaves
-        # Under vmap the rules are not asked if nothing is differentiated: the function's own writes.
-        own = any(t.kind == "vmap" for t in state.traces) and not any(map(differentiated, args))
-        for i, ref in enumerate(refs, count):
-            if not (own and body.src[i].op is Op.PARAM):
-                assign(ref, b.stop_gradient(found[i].node))  # rules derive the results only
+        for ref, what, after in zip(refs, does, found[count:]):
+            if what != "kept":  # rules derive the results only, not what they write
+                assign(ref, after.node if what == "passed" else b.stop_gradient(after.node))
         return tree_unflatten(out_tree, found[:count])
 
     def _refuse_active(self, nodes: Sequence[UOp], own: frozenset[Var] = frozenset()) -> None:
@@ -847,6 +924,23 @@ def written(trace: Trace) -> tuple[tuple[Ref, ...], list[UOp], list[UOp]]:
     cells = trace.cells
     starts = [c.start for c in cells.values() if c.start is not None]
     return tuple(cells), starts, [c.node for c in cells.values()]
+
+
+def leaves_alone(
+    outs: Sequence[UOp], starts: Sequence[UOp], after: Sequence[UOp]
+) -> tuple[list[bool], list[bool]]:
+    """Of a function that finds mutable arrays as `starts` and leaves them as `after`: which it does
+    not write to, and of which something else depends on what they held."""
+    if not starts:
+        return [], []
+    opened = open_calls([*outs, *after], lambda inner: True)
+    outs, after = opened[: len(outs)], opened[len(outs) :]
+    left = [a is s for s, a in zip(starts, after, strict=True)]
+    used = [
+        any(s.arg in n.free for n in ((*outs,) if same else (*outs, a)))
+        for s, a, same in zip(starts, after, left, strict=True)
+    ]
+    return left, used
 
 
 def refuse_refs(refs: Iterable[Ref], fun: Any) -> None:
@@ -893,9 +987,10 @@ def reachable_refs(owner: CustomFunction) -> list[Ref]:
 def empty(cell: CellType) -> bool:
     """Whether a variable of a closure has no value yet."""
     try:
-        return cell.cell_contents is empty
+        cell.cell_contents  # noqa: B018
     except ValueError:
         return True
+    return False
 
 
 def with_more(body: UOp, args: Sequence[UOp], more: Sequence[UOp]) -> UOp:

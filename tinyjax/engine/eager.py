@@ -1,7 +1,6 @@
 """The short path of elementwise functions on arrays in memory.
 
-What a function does with operands of given avals (promotion, broadcasting, its op) is found once,
-by
+What a function does with operands of given avals (promotion, broadcasting, its op) is found once, by
 running it on variables, and kept as a plan of evaluator rows; later calls run the rows. Nothing is
 interned, no graph is walked. Whatever is not an array in memory or a Python number, and everything
 while a function is being staged, takes the general path, which is the specification.

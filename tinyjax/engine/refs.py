@@ -176,6 +176,16 @@ def assign(ref: Ref, node: UOp) -> None:
     cell.node = node
 
 
+def mapped(ref: Ref) -> Trace | None:
+    """The vmap inside of which a Ref from outside of it must not be written here."""
+    for trace in reversed(state.traces):
+        if trace is ref.trace or keeps_refs(trace):
+            break
+        if trace.kind == "vmap":
+            return trace
+    return None
+
+
 def refuse_value(ref: Ref, node: UOp, trace: Trace, active: Iterable[Var]) -> None:
     """Raise ValueError for a Ref from outside of a vmap (how often is `+= 1` then done?), and for one
     from outside of a derivative if the value depends on its variables among `active`."""

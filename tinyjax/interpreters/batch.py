@@ -30,7 +30,14 @@ from tinyjax.core.infos import (
 )
 from tinyjax.core.ops import COMPARISONS, ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, depends_on, get, results, token_of, toposort, tuple_of
-from tinyjax.interpreters.effects import apply_rule, has_effects, inserted, token_index, without
+from tinyjax.interpreters.effects import (
+    apply_rule,
+    has_effects,
+    inserted,
+    of_repeat,
+    token_index,
+    without,
+)
 
 Flags = tuple[bool, ...]
 BatchRule = Callable[[UOp, Sequence[UOp], Flags, int], tuple[UOp, Any]]
@@ -503,7 +510,8 @@ def call_rule(n: UOp, src: Sequence[UOp], flags: Flags, size: int) -> tuple[UOp,
         new, out_flags = batched_body(body, avals, arg_flags, size)
         if info.repeat is not None:
             prints, count = info.repeat
-            kinds, which = with_token(prints, avals[-count:], arg_flags[-count:])
+            own = of_repeat(n, avals), tuple(of_repeat(n, arg_flags))
+            kinds, which = with_token(prints, *own)
             info = replace(info, repeat=(batched_body(prints, kinds, which, size)[0], count))
         return UOp(Op.CALL, (new, *args), info), out_flags
     place = token_of(n.operands)

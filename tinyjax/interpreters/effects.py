@@ -606,6 +606,15 @@ def with_repeat(quiet: UOp, n: UOp) -> UOp:
     return UOp(Op.CALL, (body, *quiet.operands), CallInfo("jit", "while_loop", repeat=repeat))
 
 
+def of_repeat(call: UOp, items: Sequence[Any]) -> list[Any]:
+    """Of items, one for each operand of a call, those for what `CallInfo.repeat` takes: the last ones
+    without the token."""
+    if call.arg.repeat is None:
+        return []
+    rest = without(items, token_of(call.operands))
+    return rest[len(rest) - call.arg.repeat[1] :]
+
+
 @dataclass(frozen=True, slots=True)
 class QuietRule(DerivedRule):
     """A custom rule whose forward effects have happened; those of its backward rule are to come.

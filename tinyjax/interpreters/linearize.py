@@ -48,13 +48,14 @@ from tinyjax.interpreters.effects import (
     SPLIT,
     START,
     TAPED,
+    Apart,
     Unkept,
     apart,
     apply_rule,
-    has_effects,
     inserted,
     join,
     jvp_in_chain,
+    of_repeat,
     quiet,
     refuse_derivative,
     repeated,
@@ -156,6 +157,11 @@ def jvp_of_body(
             chain.start, chain.last = params[token_of(params) or 0], outs[place]
         values, touts = jvp_in_chain(without(outs, place), seeds, chain)
     grows = place is None and chain.last is not None
+    if grows and state.linear == "transposed":  # effects that see tangents are dropped
+        assert chain.last is not None
+        found = apart(values, chain.last, touts, list(seeds.values()))
+        if found.last is chain.start and found.late is not None:
+            return found.outs, dropped(found), False
     return inserted(values, place, chain.last), inserted(touts, place, None), grows
 
 
@@ -170,14 +176,16 @@ def known_apart(
     found = apart(without(outs, place), outs[place], without(touts, place), dots)
     moved, late = inserted(found.touts, place, None), found.late
     if late is not None and state.linear == "transposed":
-        live = iter(substitute([t for t in moved if t is not None], {late[0]: START}))
-        moved, late = [None if t is None else next(live) for t in moved], None
+        moved, late = inserted(dropped(found), place, None), None
     return inserted(found.outs, place, found.last), moved, late
 
 
-def mode(body: UOp) -> Any:
-    """What the parts of a body depend on besides its active inputs."""
-    return state.linear if has_effects(body) or state.linear == "applied" else None
+def dropped(found: Apart) -> list[Tangent]:
+    """The tangents without the effects that see them."""
+    assert found.late is not None
+    start, _ = found.late
+    live = iter(substitute([t for t in found.touts if t is not None], {start: START}))
+    return [None if t is None else next(live) for t in found.touts]
 
 
 def widened(node: UOp, dsrc: Sequence[Tangent], rule: Callable[..., Result]) -> Result:
@@ -209,10 +217,12 @@ def widened(node: UOp, dsrc: Sequence[Tangent], rule: Callable[..., Result]) -> 
             )
         )
     chain = state.chains[-1]
-    src = (*bodies, *inserted(args, at + (node.op is Op.COND), chain.take()))
+    token = chain.take()
+    src = (*bodies, *inserted(args, at + (node.op is Op.COND), token))
     more = [*dsrc[: len(bodies)], *inserted(dsrc[len(bodies) :], at + (node.op is Op.COND), None)]
     primal, touts = rule(UOp(node.op, src, info), more)
-    chain.last = get(primal, out)
+    after = get(primal, out)  # and then what the rule itself has added to the chain
+    chain.last = substitute([chain.last or token], {token: after})[0]
     values = [get(primal, i) for i in range(len(primal.aval.elts))]
     return tuple_of(without(values, out)), without(touts, out)
 
@@ -315,7 +325,7 @@ def linearize_call(
     composite = info.name if info.kind == KIND else None
     key = (
         "linearize", active, remat, info.policy if remat else None, info.prevent_cse, composite,
-        mode(body),
+        state.linear,
     )  # fmt: skip
     found = body.derived.get(key)
     if found is not None:
@@ -327,7 +337,7 @@ def linearize_call(
         opened = open_calls(outs, lambda inner: inner.kind == "jit" and inner.rule is None)
         body = body if opened == outs else reclose(opened, variables)
     # What a checkpoint repeats (`repeated_prints`) holds what the checkpoints inside of it would.
-    with linear_apart("transposed" if remat and state.linear else state.linear):
+    with linear_apart("recomputed" if remat and state.linear == "applied" else state.linear):
         parts = take_apart(body, avals, active, choose, info)
     if parts.grows or parts.joint:
         own.derived[key] = parts
@@ -386,10 +396,12 @@ def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     made = linearize_call(node.src[0], [a.aval for a in args], active, info)
     if isinstance(made, Parts):
         if made.grows:
+            if info.repeat is not None:  # what a checkpoint does for its own effects has been done
+                node = UOp(Op.CALL, node.src, replace(info, kind="jit", policy=None))
             return widened(node, dsrc, call_jvp)
         sizes = [len(args)], [len(node.aval.elts)]
         bodies, operands, parts = joint(node, tangents, [made], *sizes)
-        both = replace(info, name=f"jvp({info.name})", policy=None)
+        both = replace(info, name=f"jvp({info.name})", policy=None, repeat=None)
         return parts(UOp(Op.CALL, (*bodies, *operands), both))
     forward = UOp(Op.CALL, (made.forward, *args), replace(info, repeat=None))
     held = [args[i] if kind == "arg" else get(forward, i) for kind, i in made.residuals]
@@ -408,7 +420,7 @@ def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     known = [get(forward, i) for i in range(len(made.nonzero))]
     place = token_of(known)
     token = [known[place or 0]] if made.late else []
-    more = () if info.repeat is None else args[len(args) - info.repeat[1] :]
+    more = of_repeat(node, args)
     linear = UOp(Op.CALL, (made.linear, *held, *given, *token, *more), linear_info)
     outs: list[Tangent] = []
     count = 0
@@ -492,6 +504,8 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
     info_lin = CustomLinInfo(len(held), kinds, backward, info.name, tangent_body, refs)
     linear = iter(results(UOp(Op.CUSTOM_LIN, (*held, *given), info_lin)))
     outs = [next(linear) if on else None for on in inexact_out]
+    cut = getattr(rule, "cut", ())
+    outs = [None if i in cut else t for i, t in enumerate(outs)]
     primal = tuple_of(inserted(values[:number], out_place, token))
     return primal, inserted(outs, out_place, None)
 
@@ -595,7 +609,7 @@ def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         if r not in where:
             where[r] = ("y", len(made.outputs) - nk + len(extra))
             extra.append(r)
-    key = ("scan forward", tuple(active), mode(body))
+    key = ("scan forward", tuple(active), state.linear)
     forward_body = body.derived.get(key)
     if forward_body is None:
         forward_body = reclose([*made.outputs, *extra], made.params)
@@ -607,7 +621,7 @@ def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     ]
     const_values = substitute(const_part, dict(zip(consts, args[:nc], strict=True)))
     # Linear: consts are (const residuals, tangents of consts); xs are (residuals, tangents of xs).
-    key = ("scan linear", tuple(active), mode(body))
+    key = ("scan linear", tuple(active), state.linear)
     linear_body = body.derived.get(key)
     starts, lasts = ([], []) if made.late is None else ([made.late[0]], [made.late[1]])
     t_consts = [t for t in made.tangents[:nc] if t is not None]
@@ -657,7 +671,7 @@ def slice_avals(args: Sequence[UOp], info: ScanInfo) -> list[Aval]:
 
 def scan_parts(body: UOp, avals: Sequence[Aval], active: tuple[bool, ...]) -> Parts:
     """`take_apart`, remembered."""
-    key = ("scan parts", active, mode(body))
+    key = ("scan parts", active, state.linear)
     if key not in body.derived:
         body.derived[key] = take_apart(body, avals, active)
     return body.derived[key]  # type: ignore[no-any-return]
@@ -759,7 +773,7 @@ def cond_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         groups = [len(args)], [len(branches[0].src)]
         bodies, operands, parts = joint(node, tangents, made, *groups)
         return parts(UOp(Op.COND, (*bodies, index, *operands), number))
-    key = ("cond parts", branches[1:], active, *map(mode, branches))
+    key = ("cond parts", branches[1:], active, state.linear)
     split = branches[0].derived.get(key)
     if split is None:
         split = branches[0].derived[key] = linear_branches(made)

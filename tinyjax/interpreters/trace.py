@@ -165,7 +165,7 @@ def linear_apart(what: str | None) -> Iterator[None]:
     """What is differentiated inside is taken apart into a known and a linear part, unless None.
 
     `what` happens to the latter: "applied", or "transposed", which drops the effects that see
-    tangents.
+    tangents; "recomputed" is applied inside of a checkpoint, which repeats the prints of all inside.
     """
     saved, state.linear = state.linear, what
     try:

@@ -28,7 +28,7 @@ from tinyjax.core.ops import Op
 from tinyjax.core.prune import fewer
 from tinyjax.core.rules import padded
 from tinyjax.core.uop import UOp, depends_on, results, toposort
-from tinyjax.interpreters.effects import apply_rule, has_effects, join
+from tinyjax.interpreters.effects import apply_rule, has_effects, join, of_repeat
 from tinyjax.interpreters.host_rules import host_call_transpose
 from tinyjax.interpreters.jvp import add_tangents, gather_of_scatter
 from tinyjax.interpreters.linearize import slice_avals
@@ -505,8 +505,8 @@ def call_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> list[Cot
     info = replace(info, name=f"transpose({name})")
     again: tuple[UOp, ...] = ()
     if info.repeat is not None:
-        prints, count = info.repeat
-        again = args[len(args) - count :]
+        prints, _ = info.repeat
+        again = tuple(of_repeat(n, args))
         repeat = replace(info, kind="jit", name=f"repeat({name})", repeat=None)
         join(UOp(Op.CALL, (prints, *again, state.chains[-1].take()), repeat))
     if has_effects(new):

@@ -610,11 +610,9 @@ def einsum(
     terms, output, arrays = parse_einsum((subscripts, *operands))
     nodes = promote_dtypes(checked("einsum", *arrays))
     weak = all(n.aval.weak_type for n in nodes) and preferred_element_type is None
-    dtype = (
-        nodes[0].dtype
-        if preferred_element_type is None
-        else accumulate_dtype(preferred_element_type, "einsum")
-    )
+    products = nodes[0].dtype if len(nodes) > 1 else None
+    preferred = accumulate_dtype(preferred_element_type, "einsum", products)
+    dtype = nodes[0].dtype if preferred is None else preferred
     items = list(zip(nodes, terms, strict=True))
     for step in path_of(terms, output, [n.shape for n in nodes], optimize):
         if len(step) == 1 and len(items) == 1:

@@ -162,7 +162,7 @@ SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": 
 def swapped(norm: str | None) -> str:
     """The norm of the transform in the other direction."""
     if not isinstance(norm, (str, type(None))) or norm not in SWAPPED:
-        raise ValueError(f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".')
+        raise invalid_norm(norm)
     return SWAPPED[norm]
 
 

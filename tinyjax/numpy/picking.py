@@ -640,7 +640,8 @@ def mask_indices(
     n: int, mask_func: Callable[..., Any], k: int = 0, *, size: int | None = None
 ) -> tuple[Array, ...]:
     """Positions that a mask function keeps of an n by n array of ones."""
-    return nonzero(mask_func(ones((as_int(n, "n"), n)), k), size=size)
+    rows = as_int(n, "n")
+    return nonzero(mask_func(ones((rows, rows)), k), size=size)
 
 
 def ix_(*args: Any) -> tuple[Array, ...]:
