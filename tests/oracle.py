@@ -1,12 +1,12 @@
 """jax as the oracle: the same expression in both libraries, compared in all that a user can see.
 
-A case is a function of the library, `lambda J: J.lax.exp(x)`, called with jax and with tinyjax.
-Eager
+A case is a function of the library, `lambda J: J.lax.exp(x)`, called with jax and with tinyjax. Eager
 jax is used, since it compiles each operation once a run and jit would compile each case.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -93,6 +93,13 @@ def raises(case: Case) -> Exception:
         )
         return e
     raise AssertionError(f"accepted, but jax raises {type(theirs).__name__}: {theirs}")
+
+
+def refuses(case: Case, fragment: str, file: str) -> None:
+    """`raises`, with `fragment` and a line of the test file in the message."""
+    message = str(raises(case))
+    assert fragment in message
+    assert f"at {os.path.basename(file)}:" in message
 
 
 def numbers(

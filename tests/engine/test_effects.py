@@ -540,9 +540,8 @@ def io_in_a_forward_rule_of_a_jitted_function(J, log):
     return reverse, [J.jvp(h, (x,), (t,)) for h in (J.jit(f), scanned, repeated)]
 
 
-@program
-def effects_that_see_tangents(J, log):
-    """They happen where there are tangents: in reverse mode there are none."""
+def squared(J, log):
+    """x*x with a jvp rule that logs both of what it gets."""
     f = J.custom_jvp(lambda x: x * x)
 
     @f.defjvp
@@ -550,6 +549,13 @@ def effects_that_see_tangents(J, log):
         log("rule", primals[0], tangents[0])
         return primals[0] ** 2, 2 * primals[0] * tangents[0]
 
+    return f
+
+
+@program
+def effects_that_see_tangents(J, log):
+    """They happen where there are tangents: in reverse mode there are none."""
+    f = squared(J, log)
     x, _ = two(J)
     t = J.numpy.float32(3)
     scanned = lambda x: J.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0]
@@ -609,13 +615,7 @@ def linearize_of_a_checkpoint_in_a_checkpoint(J, log):
 
 @program
 def effects_that_see_tangents_when_a_linear_part_is_applied(J, log):
-    f = J.custom_jvp(lambda x: x * x)
-
-    @f.defjvp
-    def rule(primals, tangents):
-        log("rule", primals[0], tangents[0])
-        return primals[0] ** 2, 2 * primals[0] * tangents[0]
-
+    f = squared(J, log)
     x, _ = two(J)
     scanned = lambda x: J.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0]
     chosen = lambda x: J.lax.cond(x > 0, f, lambda x: x, x)

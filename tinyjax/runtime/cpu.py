@@ -201,7 +201,7 @@ def compile_ir(
 
     Raises: CompileError if LLVM rejects the text; LoadError if the object calls a function that is
     not in `allowed`.
-    Cost: 1.4 to 25 ms; LLVM serialises threads.
+    Cost: 1 to 17 ms; LLVM serialises threads.
     """
     with _llvm_lock:
         llvm = _llvm()

@@ -14,13 +14,13 @@ import numpy as np
 
 from tinyjax import lax
 from tinyjax import numpy as jnp
-from tinyjax.core import dtypes
 from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array
 from tinyjax.engine.custom_rules import custom_jvp
 from tinyjax.engine.values import finish_all
 from tinyjax.nn import activations
 from tinyjax.nn.activations import logsumexp
+from tinyjax.numpy import ufuncs
 from tinyjax.numpy.promotion import checked, promote_inexact
 
 ArrayLike = Any
@@ -35,8 +35,7 @@ def promoted(name: str, *args: ArrayLike) -> list[Array]:
 
 def real_only(name: str, x: Array) -> Array:
     """Most of these are defined for real arguments here."""
-    if dtypes.is_complex(x.dtype):
-        raise TypeError(f"{name} does not support complex-valued inputs, got {x.dtype.name}")
+    ufuncs.real_only(name, x.node)
     return x
 
 
