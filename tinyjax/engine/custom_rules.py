@@ -1,8 +1,7 @@
 """custom_jvp, custom_vjp: derivative rules written by the user, held by a CALL as closed bodies.
 
 Interpreters ask a CALL's rule for bodies at its own unbatched avals and batch or differentiate
-those
-like any other; the Python rule is not run again on batched values. Two ways to make them:
+those like any other; the Python rule is not run again on batched values. Two ways to make them:
 
 * Staged (`StagedRule`): under jit, vmap, scan the function is staged, and the rule when first
   needed. What both close over is matched by variable, so it follows the call's current arguments.

@@ -1,11 +1,9 @@
 """DLPack both ways: other libraries read our memory and we read theirs, without a copy.
 
 Export: NumPy's own exporter makes the capsule, and the struct inside is patched for dtypes NumPy
-does
-not know. A capsule made by hand with Python callbacks loses errors and leaks memory when the
-consumer
-raises, so there are none. Import: the capsule is read in place and kept alive by the array's
-memory.
+does not know. A capsule made by hand with Python callbacks loses errors and leaks memory when the
+consumer raises, so there are none. Import: the capsule is read in place and kept alive by the
+array's memory.
 Reference: DLPack 1.1 (dlpack.h).
 """
 

@@ -1,9 +1,8 @@
 """jit: stage once per signature, compile once per body, then run by a short path.
 
 The short path of a call: the last entry's guard, compiled for its argument tree, reads the leaves
-or
-refuses; if their avals are the entry's, the program runs on their buffers. Otherwise the entry is
-looked up by (tree, avals, configuration). Both apply when no trace is open and every leaf is an
+or refuses; if their avals are the entry's, the program runs on their buffers. Otherwise the entry
+is looked up by (tree, avals, configuration). Both apply when no trace is open and every leaf is an
 array in memory; everything else takes the general path, which is the specification.
 """
 

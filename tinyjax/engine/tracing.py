@@ -50,8 +50,7 @@ class Traced:
 
     Mutable arrays that it touches are the next parameters and outputs, and with effects a token is
     the last parameter and output. `given` are those among its arguments. `sites` says where the
-    nodes of the body come from. The first captured nodes are the indices
-    of the named axes `axes`.
+    nodes of the body come from. The first captured nodes are the indices of the named axes `axes`.
     """
 
     body: UOp

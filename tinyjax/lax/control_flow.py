@@ -114,8 +114,7 @@ def scan(
     `_split_transpose` changes nothing.
     Shapes: leaves of `xs` are [length, ...], of ys [length, ...]; the carry keeps its shapes.
     Raises: TypeError if the carry changes type (only the differing leaves are listed); ValueError
-    if
-    leading axes differ. Cost: the body is staged and compiled once; differentiable both ways.
+    if leading axes differ. Cost: the body is staged and compiled once; differentiable both ways.
     """
     if not callable(f):
         raise TypeError("lax.scan: f argument should be a callable.")

@@ -2,10 +2,8 @@
 
 Each is computed at once for all elements: a series or a continued fraction runs until every element
 has converged, and a select takes the form that converges fast for each. Narrow floats are computed
-in
-float32. Sources: Abramowitz and Stegun (1964); Press et al., "Numerical Recipes", 5.2 and 6.2 to
-6.4;
-Figurnov et al., "Implicit reparameterization gradients" (2018) for the derivative of a gamma
+in float32. Sources: Abramowitz and Stegun (1964); Press et al., "Numerical Recipes", 5.2 and 6.2 to
+6.4; Figurnov et al., "Implicit reparameterization gradients" (2018) for the derivative of a gamma
 variate.
 """
 

@@ -1,8 +1,7 @@
 """Special functions with SciPy's names: `tinyjax.scipy.special`.
 
 Integers are computed in floating point. Where a function is finite although a part of its formula
-is
-not (x log y at x = 0, ...), so are its derivatives.
+is not (x log y at x = 0, ...), so are its derivatives.
 """
 
 from __future__ import annotations
