@@ -14,7 +14,7 @@ from tinyjax.core.dims import evaluate
 from tinyjax.core.errors import LoweringError
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import toposort
-from tinyjax.lowering.dims import Bounded, bound_sizes, limits, nest_together
+from tinyjax.lowering.dims import Bounded, bound_sizes, limits, nest_together, sizes_of
 from tinyjax.lowering.inline import inline
 from tinyjax.lowering.nest import extent, limit
 from tinyjax.lowering.program import LoopKernel
@@ -261,7 +261,8 @@ def test_work_is_done_for_the_size_of_the_run():
 
 def test_the_pass_gives_axes_their_bounds_and_arguments_their_dense_shape():
     body = jax.jit(lambda x: jnp.flip(x, 1)).trace(Struct((3, N, 4), F)).traced.body
-    bounded, sizes = bound_sizes(inline(body))
+    bounded = bound_sizes(inline(body))
+    sizes = sizes_of(bounded)
     assert [str(size) for size in sizes.numbers] == ["3*n", "n", "n - 1"]
     (parameter,) = (n for n in toposort([bounded]) if n.op is Op.PARAM)
     rows, columns = parameter.aval.shape

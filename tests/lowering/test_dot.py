@@ -154,7 +154,7 @@ def check(
         schedule = choose_schedule(
             target, np.dtype(accumulate), a, b, out, batch=batch, m=m, n=n, k=k
         )
-    spec = DotSpec("dot", np.dtype(accumulate), target, WORKSPACE_SLOT)
+    spec = DotSpec("dot", np.dtype(accumulate), target, WORKSPACE_SLOT, nonempty=k > 0)
     steps = gemm_kernels(spec, schedule, a, b, out)
     x, y = matrices(
         dtype, (batch, k, m) if ta else (batch, m, k), (batch, n, k) if tb else (batch, k, n)
@@ -390,7 +390,7 @@ def test_a_shared_operand_is_packed_once_and_a_split_batch_has_its_address_compu
     # A lies as [2, m, 3, k]: matrix i starts at (i//3)*m*3*k + (i%3)*k.
     a = strided(
         0, f32, batch=1, row=Param(D), col=1,
-        batch_at=lambda b, i: b.add(
+        batch_at=lambda b, params, i: b.add(
             b.mul(b.udiv(i, 3), m * 3 * k), b.mul(b.urem(i, 3), k)
         ),
     )  # fmt: skip

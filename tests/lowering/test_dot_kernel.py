@@ -164,6 +164,102 @@ def test_a_prologue_with_a_batch_that_is_split() -> None:
     near(run(low, [p, q])[0], np.einsum("bihd,bjhd->bhij", p * 0.125, q))
 
 
+# -------------------------------------------------------------------------------- one object each
+
+Size = tuple[int, int, int]
+LAYERS: list[Size] = [(300, 512, 200), (402, 768, 320), (600, 640, 384)]  # M, N, K
+SCORES: list[Size] = [(3, 256, 4), (4, 384, 5), (2, 320, 6)]  # examples, tokens, heads
+
+
+def bias_gelu(m: int, n: int, k: int) -> tuple[UOp, list[Array], Array]:
+    args = [normal(0, m, k), normal(1, k, n), normal(2, n)]
+    product = B.dot(arg(0, (m, k)), arg(1, (k, n)), ((1,), (0,)))
+    z = args[0] @ args[1] + args[2]
+    want = 0.5 * z * (1 + np.tanh(0.7978846 * (z + 0.044715 * z**3)))
+    return gelu(B.add(product, row(arg(2, (n,)), product))), args, want
+
+
+def transposed_residual(m: int, n: int, k: int) -> tuple[UOp, list[Array], Array]:
+    """What the epilogue adds lies across its vectors: gathers."""
+    args = [normal(0, m, k), normal(1, k, n), normal(2, n, m)]
+    product = B.dot(arg(0, (m, k)), arg(1, (k, n)), ((1,), (0,)))
+    out = B.add(product, B.permute(arg(2, (n, m)), (1, 0)))
+    return out, args, args[0] @ args[1] + args[2].T
+
+
+def dequantised(m: int, n: int, k: int) -> tuple[UOp, list[Array], Array]:
+    """A scale per row."""
+    codes = np.random.default_rng(0).integers(-9, 9, (m, k)).astype(np.int8)
+    args = [codes, normal(1, m), normal(2, k, n)]
+    x = cast(arg(0, (m, k), np.int8), np.float32)
+    x = B.mul(x, B.expand(arg(1, (m,)), (m, k), (0,)))
+    return B.dot(x, arg(2, (k, n)), ((1,), (0,))), args, (codes * args[1][:, None]) @ args[2]
+
+
+def tokens(m: int, n: int, k: int) -> tuple[UOp, list[Array], Array]:
+    """Rows of several examples, which lie in memory as if they were those of one."""
+    args = [normal(0, 2, m, k), normal(1, k, n)]
+    x = B.mul(arg(0, (2, m, k)), scalar(0.5))
+    return B.dot(x, arg(1, (k, n)), ((2,), (0,))), args, 0.5 * args[0] @ args[1]
+
+
+def causal_scores(b: int, t: int, h: int) -> tuple[UOp, list[Array], Array]:
+    """Heads are read where they lie, and the mask is applied where a tile is stored."""
+    args = [normal(0, b, t, h, 64), normal(1, b, t, h, 64)]
+    x, y = (arg(i, (b, t, h, 64)) for i in range(2))
+    scores = B.mul(B.dot(x, y, ((3,), (3,)), ((0, 2), (0, 2))), scalar(0.125))
+    seen = B.expand(B.ge(B.iota((t, t), 0), B.iota((t, t), 1)), scores.shape, (2, 3))
+    want = np.einsum("bqhd,bkhd->bhqk", *args) * 0.125
+    out = B.where(seen, scores, B.full(scores.shape, scalar(-1e3)))
+    return out, args, np.where(np.tri(t, dtype=bool), want, -1e3)
+
+
+def scaled_scores(b: int, t: int, h: int) -> tuple[UOp, list[Array], Array]:
+    """The heads are read by a computed operand."""
+    args = [normal(0, b, t, h, 64), normal(1, b, t, h, 64)]
+    x, y = (arg(i, (b, t, h, 64)) for i in range(2))
+    out = B.dot(B.mul(x, scalar(0.125)), y, ((3,), (3,)), ((0, 2), (0, 2)))
+    return out, args, np.einsum("bqhd,bkhd->bhqk", args[0] * 0.125, args[1])
+
+
+def mixed_heads(b: int, t: int, h: int) -> tuple[UOp, list[Array], Array]:
+    """Each head's result is stored between those of the others."""
+    args = [normal(0, b, h, t, t), normal(1, b, t, h, 64)]
+    out = B.dot(arg(0, (b, h, t, t)), arg(1, (b, t, h, 64)), ((3,), (1,)), ((0, 1), (0, 2)))
+    return B.permute(out, (0, 2, 1, 3)), args, np.einsum("bhqk,bkhd->bqhd", *args)
+
+
+@pytest.mark.parametrize(
+    ("make", "sizes"),
+    [(f, LAYERS) for f in (bias_gelu, transposed_residual, dequantised, tokens)]
+    + [(f, SCORES) for f in (causal_scores, scaled_scores, mixed_heads)],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_one_object_serves_every_size_of_what_is_computed(make: Any, sizes: list[Size]) -> None:
+    texts: set[tuple[str, ...]] = set()
+    params: set[tuple[int, ...]] = set()
+    for size in sizes:
+        out, args, want = make(*size)
+        low = compiled(out, inputs=len(args))
+        assert kinds(low) == ["contraction"]
+        (kernel,) = low.kernels
+        codes = kernel.codes(host())
+        texts.add(tuple(code.ir_text for code in codes))
+        params.add(codes[-1].params)
+        near(run(low, args)[0], want, 2e-5)
+    assert len(texts) == 1 and len(params) == len(sizes)
+
+
+def test_examples_with_a_factor_each_are_told_apart() -> None:
+    """Rows of several examples are one axis only where everything that is read says so."""
+    x, scale, w = arg(0, (3, 40, 64)), arg(1, (3,)), arg(2, (64, 48))
+    out = B.dot(B.mul(x, B.expand(scale, (3, 40, 64), (0,))), w, ((2,), (0,)))
+    low = compiled(out, inputs=3)
+    assert kinds(low) == ["contraction"]
+    args = [normal(0, 3, 40, 64), normal(1, 3), normal(2, 64, 48)]
+    near(run(low, args)[0], (args[0] * args[1][:, None, None]) @ args[2])
+
+
 def test_what_can_be_an_epilogue_is_no_prologue() -> None:
     x, w, v = arg(0, (64, 96)), arg(1, (96, 64)), arg(2, (64, 32))
     hidden = gelu(B.dot(x, w, ((1,), (0,))))

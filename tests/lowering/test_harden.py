@@ -224,6 +224,15 @@ def test_a_dot_with_a_wrong_address_is_reported(hardened, monkeypatch, sizes, dt
         guarded_run(body, args)
 
 
+def test_vectors_behind_the_last_example_read_nothing(hardened):
+    """A panel's last vectors may have no lane on; the factor of their example does not exist."""
+    x, factor, w = arg(0, (3, 33, 1)), arg(1, (3,)), arg(2, (1, 137))
+    scaled = B.mul(x, B.expand(factor, x.shape, (0,)))
+    body = tuple_of([B.dot(scaled, w, ((2,), (0,)))])
+    args = [normal(0, 3, 33, 1), normal(1, 3), normal(2, 1, 137)]
+    agree(guarded_run(body, args), evaluate_body(body, args))
+
+
 @pytest.mark.parametrize("count", [9, 300])
 def test_a_sort_with_a_wrong_length_is_reported(hardened, monkeypatch, count):
     body = tuple_of([get(UOp(Op.SORT, (arg(0, (4, count)),), (1, 1, True)), 0)])

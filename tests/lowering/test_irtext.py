@@ -233,19 +233,39 @@ def test_the_text_of_a_float_is_the_double_of_equal_value(value: float) -> None:
     assert bits_of(F32, value) == int(np.float32(value).view(np.uint32))
 
 
+def test_what_no_kernel_writes_is_read_once_before_the_loops() -> None:
+    module = Module()
+    b = module.function("f", [("x", PTR), ("y", PTR), ("n", I64)])
+    x, y, n = b.args
+    with b.loop(0, n) as row, b.loop(0, 2) as col:
+        stride = b.invariant(I64, b.gep(I64, x, 1))
+        at = b.gep(I64, y, b.add(b.mul(row.index, stride), col.index))
+        b.store(b.add(row.index, b.invariant(I64, b.gep(I64, x, 1))), at)
+    b.ret()
+    entry, rest = module.text().split("br i1", 1)
+    assert entry.count("!invariant.load !0") == 1 and "invariant" not in rest
+    f = compiled(module, "f", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    source, result = np.array([7, 3], np.int64), np.zeros(9, np.int64)
+    f(source.ctypes.data, result.ctypes.data, 3)
+    assert result.tolist() == [3, 3, 0, 4, 4, 0, 5, 5, 0]
+
+
 def test_masks_turn_on_the_first_lanes_and_masked_memory_is_left_alone() -> None:
     module = Module()
     b = module.function("f", [("x", PTR), ("y", PTR), ("n", I64)])
     x, y, n = b.args
-    mask = b.first_lanes(n, 8)
-    b.masked_store(b.masked_load(vec(F32, 8), x, mask), y, mask)
+    for start in (0, 8):  # the second mask counts on
+        mask = b.first_lanes(n, 8, start)
+        loaded = b.masked_load(vec(F32, 8), b.gep(F32, x, start), mask)
+        b.masked_store(loaded, b.gep(F32, y, start), mask)
     b.ret()
+    assert module.text().count("trunc") == 1
     f = compiled(module, "f", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    source = np.arange(1, 9, dtype=np.float32)
-    for n in (-5, 0, 3, 8, 1000):
-        result = np.full(8, -1, np.float32)
+    source = np.arange(1, 17, dtype=np.float32)
+    for n in (-5, 0, 3, 8, 11, 16, 1000, 1 << 31, 1 << 40):
+        result = np.full(16, -1, np.float32)
         f(source.ctypes.data, result.ctypes.data, n)
-        on = np.arange(8) < n
+        on = np.arange(16) < n
         np.testing.assert_array_equal(result, np.where(on, source, -1))
 
 

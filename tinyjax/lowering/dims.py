@@ -43,6 +43,7 @@ from tinyjax.core.dims import (
 from tinyjax.core.errors import LoweringError
 from tinyjax.core.infos import CallbackInfo, GatherInfo, HostCallInfo
 from tinyjax.core.ops import ELEMENTWISE, Op
+from tinyjax.core.prune import inherit
 from tinyjax.core.uop import UOp, const, const_value, get, param, results, toposort, tuple_of
 
 INT64 = np.dtype(np.int64)
@@ -218,7 +219,7 @@ def is_symbolic_body(body: UOp) -> bool:
 
 def _mentions(n: UOp) -> bool:
     if n.op is Op.DIM:
-        return True
+        return is_symbolic(n.arg)
     if n.op in (Op.SLICE, Op.PAD) and any(is_symbolic(v) for part in n.arg for v in part):
         return True
     if n.op is Op.SCAN and is_symbolic(n.arg.length):
@@ -227,20 +228,27 @@ def _mentions(n: UOp) -> bool:
     return any(is_symbolic(s) for a in avals for s in a.shape)
 
 
-def bound_sizes(body: UOp) -> tuple[UOp, Sizes]:
-    """flat body with symbolic sizes -> the same over `Bounded` ones, and the table of the sizes
+def bound_sizes(body: UOp) -> UOp:
+    """flat body -> the same over the upper bounds of symbolic sizes, which `sizes_of` numbers
 
+    A body without symbolic sizes is itself. Kept on the body.
     Raises: LoweringError for an op that cannot run over a symbolic axis, naming it.
     """
-    found: tuple[UOp, Sizes] | None = body.derived.get("bound_sizes")
+    if not is_symbolic_body(body):
+        return body
+    found: UOp | None = body.derived.get("bound_sizes")
     if found is None:
         sizes = Sizes()
-        made = body
-        if is_symbolic_body(body):
-            made = tuple_of(_Bounder(sizes).program(body))
-            made.derived["inline"] = made
-        found = body.derived["bound_sizes"] = made.derived["bound_sizes"] = made, sizes
+        found = body.derived["bound_sizes"] = tuple_of(_Bounder(sizes).program(body))
+        found.derived.setdefault("sizes", sizes)
+        inherit(found, body)
     return found
+
+
+def sizes_of(body: UOp) -> Sizes:
+    """The sizes of what `bound_sizes` gave, by their numbers; none of a body that had none."""
+    found: Sizes | None = body.derived.get("sizes")
+    return Sizes() if found is None else found
 
 
 class _Bounder:
@@ -283,7 +291,6 @@ class _Bounder:
                     else:
                         walk.done[node] = walk.node(node)
                 found = tuple_of([walk.done[o] for o in body.src])
-                found.derived["inline"] = found
             else:
                 found = body
             self.bodies[body] = found
@@ -798,12 +805,12 @@ def _scan(self: _Bounder, n: UOp, src: Src) -> UOp:
 
 def _call(self: _Bounder, n: UOp, src: Src) -> UOp:
     """A program of its own: dense arguments and results, and its sizes among ours."""
-    body, inner = bound_sizes(n.src[0])
+    body = bound_sizes(n.src[0])
     args = [
         self.reshape(x, s.aval.shape, dense_shape(s.aval.shape))
         for x, s in zip(src[1:], n.operands, strict=True)
     ]
-    numbers = tuple(self.sizes.number(size) for size in inner.numbers)
+    numbers = tuple(self.sizes.number(size) for size in sizes_of(body).numbers)
     call = UOp(Op.CALL, (body, *args), replace(n.arg, params=("sizes", *numbers)))
     shapes = [a.shape for a in n.aval.elts]
     outs = [

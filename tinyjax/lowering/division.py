@@ -13,7 +13,7 @@ import functools
 from tinyjax.core.intervals import Span, within
 from tinyjax.core.magic import Step, magic_divide
 from tinyjax.core.ops import Op
-from tinyjax.lowering.irtext import IRBuilder, Value
+from tinyjax.lowering.irtext import I64, IRBuilder, Value
 
 EXACT = {"mul", "add", "shr"}
 """Steps that stay within the lanes."""
@@ -46,3 +46,12 @@ def divide(b: IRBuilder, op: Op, x: Value, divisor: int, span: Span, bits: int) 
         apply = {"mul": b.mul, "add": b.add, "shr": b.ashr}[kind]
         quotient = apply(quotient, k)
     return b.sub(x, b.mul(quotient, divisor)) if op is Op.MOD else quotient
+
+
+def divide_by_size(b: IRBuilder, op: Op, x: Value, divisor: Value) -> Value:
+    """x // divisor (IDIV) or x % divisor (MOD) of int64 that are never negative, divisor not 0.
+
+    So it traps for no operands, and is written before the loops in which they do not change.
+    """
+    name = "urem" if op is Op.MOD else "udiv"
+    return b.pure(f"{name} i64 {x.text}, {divisor.text}", I64, x, divisor)

@@ -77,7 +77,8 @@ class DotSpec:
     """What is fixed about a DOT beside its operands.
 
     `accumulate` is the type of the sums: float32 for narrow floats, int32 for narrow integers.
-    `params_slot` None means the parameters are behind the kernel's `dims` argument. `limits` are
+    `params_slot` None means the parameters are behind the kernel's `dims` argument. `nonempty`
+    promises that K is at least 1 in every run. `limits` are
     sizes (BATCH, M, N, K) that differ from run to run: their places in `dims`. The parameters then
     hold their upper bounds, for which scratch and tasks are planned.
     """
@@ -87,6 +88,7 @@ class DotSpec:
     target: DotTarget
     workspace_slot: int
     params_slot: int | None = None
+    nonempty: bool = False
     limits: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -132,6 +134,7 @@ def gemm_kernels(
         out,
         spec.params_slot,
         {turned.get(i, i): number for i, number in spec.limits.items()},
+        spec.nonempty,
         slot,
         slot + 1,
         slot + 2,

@@ -9,15 +9,18 @@ evaluated over whole axes instead, with the divisions in its lanes.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, toposort
+from tinyjax.lowering.division import divide_by_size
 from tinyjax.lowering.dot_layout import parts_of
-from tinyjax.lowering.dot_operands import Axis, Load, Operand, slot_pointer
+from tinyjax.lowering.dot_operands import Axis, Load, Operand, read_size, slot_pointer
+from tinyjax.lowering.dot_sizes import Sizes, readers
 from tinyjax.lowering.expression import Expressions
 from tinyjax.lowering.indexing import Indexing
 from tinyjax.lowering.irtext import IRBuilder, Value, zero
@@ -34,14 +37,17 @@ class Computed:
         parts: Element,
         whole: Element,
         sizes: tuple[tuple[int, ...], ...],
+        matrices: Sequence[Callable[[], Value]],
         flipped: bool = False,
     ) -> None:
         self.expressions, self.parts, self.whole = expressions, parts, whole
-        self.sizes, self.flipped = sizes, flipped
+        self.sizes, self.matrices, self.flipped = sizes, matrices, flipped
 
     def transposed(self) -> Computed:
         """Rows and columns exchanged."""
-        return Computed(self.expressions, self.parts, self.whole, self.sizes, not self.flipped)
+        return Computed(
+            self.expressions, self.parts, self.whole, self.sizes, self.matrices, not self.flipped
+        )
 
     def number(self, axis: Axis) -> int:
         """The place of an axis among those of the expression."""
@@ -54,8 +60,14 @@ class Computed:
     def split(self, b: IRBuilder, axis: int, at: Value) -> list[Value]:
         """The index of each part of an axis."""
         found: list[Value] = []
-        for size in reversed(self.sizes[axis][1:]):
-            rest = b.udiv(at, size)
+        sizes: Sequence[int | Value] = self.sizes[axis][1:]
+        if axis == 0:
+            sizes = [read() for read in self.matrices]
+        for size in reversed(sizes):
+            if isinstance(size, int):
+                rest = b.udiv(at, size)
+            else:
+                rest = divide_by_size(b, Op.IDIV, at, size)
             found.append(b.sub(at, b.mul(rest, size)))
             at = rest
         return [at, *reversed(found)]
@@ -102,6 +114,11 @@ class Computed:
         inside: bool = False,
     ) -> Value:
         """`aligned`: the first index is a multiple of the width; `inside`: no run is crossed."""
+        sizes = self.sizes[self.number(axis)]
+        if width > 1 and mask is not None and len(sizes) > 1:
+            # All lanes may be off, behind the last part, where what it has but once is not read.
+            last = math.prod(sizes) - 1
+            row, col = (b.smin(row, last), col) if axis == "row" else (row, b.smin(col, last))
         at = self.place(b, batch, row, col)
         if width == 1:
             if mask is None:
@@ -115,7 +132,7 @@ class Computed:
             x = self.evaluate(b, self.parts, at, None, 1, None)
             x = b.splat(x, width)
             return x if mask is None else b.select(mask, x, zero(x.type))
-        if inside or len(self.sizes[number]) == 1 or (aligned and run % width == 0):
+        if inside or len(sizes) == 1 or (aligned and run % width == 0):
             return self.evaluate(b, self.parts, at, vector, width, mask)
         with b.if_(b.cmp("sle", b.add(at[vector], width), run)) as branch:
             within = self.evaluate(b, self.parts, at, vector, width, mask)
@@ -129,21 +146,59 @@ class Computed:
         return branch.join(within, across)
 
 
-def computed_operand(body: UOp, node: UOp, target: Target) -> Operand:
+def computed_operand(body: UOp, node: UOp, params: Sizes, target: Target) -> Operand:
     """The expression `node` of a DOT group's body as an operand of its nest."""
     sizes = parts_of(node)
+    sizes = merged(elements_of(body, node, sizes)[0], sizes)
     parts, whole = elements_of(body, node, sizes)
     roots = [parts.root, whole.root]
     used = sorted({n.arg[0] for n in toposort(roots) if n.op is Op.PARAM})
+    literals = params.literals(roots, [r for each in (parts, whole) for r in each.ranges[0]])
+    matrices = [params.read(size) for size in sizes[0][1:]]
 
-    def open(b: IRBuilder, slots: Value, params: Value) -> Load:
+    def open(b: IRBuilder, slots: Value, at: Value) -> Load:
         pointers = {i: slot_pointer(b, slots, i) for i in used}
-        return Computed(Expressions(b, target, pointers, roots), parts, whole, sizes)
+        expressions = Expressions(b, target, pointers, roots, readers(b, at, literals))
+        batch = [functools.partial(read_size, b, at, size) for size in matrices]
+        return Computed(expressions, parts, whole, sizes, batch)
 
     unit = unit_of(parts)
     runs = unit is not None and len(sizes[1 if unit == "row" else 2]) > 1
     shared = math.prod(sizes[0]) == 1
     return Operand(np.dtype(node.aval.dtype), unit, open, shared, computed=True, runs=runs)
+
+
+def merged(parts: Element, sizes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """The sizes of parts where neighbours that all addresses walk as one are one part.
+
+    An axis that was joined (examples and their tokens) often needs no division then.
+    """
+    indexing = Indexing()
+    strides: list[Mapping[UOp, int]] = []
+    apart: set[UOp] = set()  # what is not a term of an address
+    stack = [parts.root]
+    while stack:
+        node = stack.pop()
+        if node in apart:
+            continue
+        apart.add(node)
+        if node.op is not Op.INDEX:
+            stack += node.src
+            continue
+        terms = indexing.linear(node.src[1])[1]
+        strides.append(terms)
+        stack += [*node.src[2:], *(n for n in terms if n.op is not Op.RANGE)]
+    found = []
+    for ranges, axis in zip(parts.ranges, sizes, strict=True):
+        together, loops = [axis[0]], [r for r in ranges if r is not None]
+        for outer, inner, size in zip(loops, loops[1:], axis[1:]):
+            even = all(at.get(outer, 0) == at.get(inner, 0) * size for at in strides)
+            if even and not {outer, inner} & apart:
+                together[-1] *= size
+            else:
+                together.append(size)
+        found.append(tuple(together))
+    return tuple(found)
 
 
 def unit_of(parts: Element) -> Axis | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinyjax.core import dtypes
@@ -56,6 +56,7 @@ class Nest:
     out: Epilogue
     params_slot: int | None
     limits: Mapping[int, int]
+    nonempty: bool
     a_slot: int
     b_slot: int
     partial_slot: int
@@ -73,7 +74,7 @@ class Nest:
 
 
 class Kernel:
-    """A kernel being written: its builder, its sizes as values, its opened operands.
+    """A kernel being written: its builder, its sizes as values (read where they are asked for).
 
     `within` makes it a function of its own that the given kernel calls: its loops hold registers of
     the kind that LLVM hoists out of all loops (literals, masks), which a register tile cannot spare.
@@ -92,7 +93,6 @@ class Kernel:
         lead = [("slots", PTR), ("dims", PTR)]
         if within is None:
             self.module = Module()
-            assert self.module.node("!{}") == "!0"  # what !invariant.load wants
             self.b = b = self.module.function(self.name, [*lead, ("lo", I64), ("hi", I64)])
             self.slots, self.dims, self.lo, self.hi = b.args
         else:
@@ -110,10 +110,6 @@ class Kernel:
         slot, schedule = nest.params_slot, nest.schedule
         self.params = self.dims if slot is None else slot_pointer(b, self.slots, slot)
         self.counts = {i: self.limited(i) for i in nest.limits}
-        self.batch, self.m, self.n, self.k = (self.size(i) for i in (BATCH, M, N, K))
-        self.panels = self.divided(self.m, schedule.mr)
-        self.columns = self.divided(self.n, schedule.nr)
-        self.k_rows = self.units(self.round_up(self.k, k_align(schedule)))
         if M in self.counts:
             self.counts[ROW_BLOCKS] = self.divided(self.panels, max(1, schedule.mc // schedule.mr))
         if N in self.counts:
@@ -122,6 +118,41 @@ class Kernel:
         if K in self.counts and schedule.split_k:
             parts = b.udiv(b.add(self.k, b.sub(self.size(K_SPLIT), 1)), self.size(K_SPLIT))
             self.counts[SPLITS] = b.smax(parts, 1)
+
+    @property
+    def batch(self) -> Value:
+        """Matrices to multiply."""
+        return self.size(BATCH)
+
+    @property
+    def m(self) -> Value:
+        """Rows of C."""
+        return self.size(M)
+
+    @property
+    def n(self) -> Value:
+        """Columns of C."""
+        return self.size(N)
+
+    @property
+    def k(self) -> Value:
+        """Terms of each sum."""
+        return self.size(K)
+
+    @property
+    def panels(self) -> Value:
+        """Panels of rows of C."""
+        return self.divided(self.m, self.nest.schedule.mr)
+
+    @property
+    def columns(self) -> Value:
+        """Panels of columns of C."""
+        return self.divided(self.n, self.nest.schedule.nr)
+
+    @property
+    def k_rows(self) -> Value:
+        """Units of K in a packed panel."""
+        return self.units(self.round_up(self.k, k_align(self.nest.schedule)))
 
     def call(self, within: Kernel, args: Sequence[Value]) -> None:
         """Call this function from the kernel it belongs to."""
@@ -154,17 +185,17 @@ class Kernel:
         b = self.b
         return b.load(I64, b.gep(I64, self.dims, self.nest.limits[index]))
 
-    def run_only(self, tasks: Value) -> None:
+    def run_only(self, tasks: Callable[[], Value]) -> None:
         """Leave out the tasks that only the largest sizes have."""
         if self.counts:
-            self.hi = self.b.smin(self.hi, tasks)
+            self.hi = self.b.smin(self.hi, tasks())
 
     def size(self, index: int) -> Value:
         """A parameter of the step; a size that is known at run time is no parameter."""
         b = self.b
         if index in self.counts:
             return self.counts[index]
-        return b.load(I64, b.gep(I64, self.params, index), notes="!invariant.load !0")
+        return b.invariant(I64, b.gep(I64, self.params, index))
 
     def round_up(self, x: Value, unit: int) -> Value:
         """Next multiple of a power of two."""

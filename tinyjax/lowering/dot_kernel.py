@@ -1,12 +1,14 @@
 """DOT groups as kernels: from the closed body of a contraction to the nest's operands and store.
 
-The object code depends on dtypes, layouts and the schedule only: sizes and strides other than 0 and
-1 are read at run time, so equal layouts share one compiled object whatever their shapes.
+The object code depends on dtypes, layouts, the schedule and what operands and epilogue compute:
+sizes and strides are read at run time (`dot_sizes.py`), so equal layouts share one compiled object
+whatever their shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +19,12 @@ from tinyjax.core.dims import Size
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp, const_value, toposort, tuple_of
 from tinyjax.lowering.dims import Bounded
+from tinyjax.lowering.division import divide_by_size
 from tinyjax.lowering.dot import (
-    DOT_PARAMS,
     DotSpec,
     Epilogue,
     KernelStep,
     Operand,
-    Param,
     choose_schedule,
     dot_params,
     dot_target,
@@ -35,6 +36,8 @@ from tinyjax.lowering.dot_expression import computed_operand
 from tinyjax.lowering.dot_layout import View, view_of, view_source
 from tinyjax.lowering.dot_operands import slot_pointer
 from tinyjax.lowering.dot_schedule import BATCH, K, M, N, run_params
+from tinyjax.lowering.dot_sizes import Sizes, readers
+from tinyjax.lowering.emit import Place
 from tinyjax.lowering.expression import Expressions
 from tinyjax.lowering.fusion import base
 from tinyjax.lowering.interpret import interpret
@@ -60,21 +63,7 @@ def accumulate_dtype(x: Any, result: Any) -> Any:
     return F32 if dtypes.is_float(result) and result.itemsize < 4 else result
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Run-time parameters of one DOT, collected while its operands are described."""
-
-    values: list[int]
-
-    def size(self, value: int) -> int | Param:
-        """0 and 1 are compiled in (they choose the code); other strides are read."""
-        if value in (0, 1):
-            return value
-        self.values.append(value)
-        return Param(DOT_PARAMS + len(self.values) - 1)
-
-
-def operand_of(slot: int, dtype: Any, view: View, sizes: _Sizes) -> Operand:
+def operand_of(slot: int, dtype: Any, view: View, sizes: Sizes) -> Operand:
     """A view of a buffer as a nest operand; a batch that is split has its address computed."""
     row, col = sizes.size(view.row), sizes.size(view.col)
     offset = sizes.size(view.offset)
@@ -85,45 +74,48 @@ def operand_of(slot: int, dtype: Any, view: View, sizes: _Sizes) -> Operand:
     if view.batch.op is Op.MUL and view.batch.src[0] is view.over:
         stride = int(const_value(view.batch.src[1]))
         return strided(slot, dtype, row=row, col=col, batch=sizes.size(stride), offset=offset)
+    literals = sizes.operands(view.batch)
     expression, over = view.batch, view.over
-    nodes = toposort([expression])
 
-    def matrix(b: IRBuilder, batch: Value) -> Value:
-        return emit_index(b, nodes, over, batch)
+    def matrix(b: IRBuilder, params: Value, batch: Value) -> Value:
+        return emit_index(b, expression, over, batch, readers(b, params, literals))
 
     return strided(slot, dtype, row=row, col=col, batch=1, offset=offset, batch_at=matrix)
 
 
-def emit_index(b: IRBuilder, nodes: Sequence[UOp], over: UOp | None, batch: Value) -> Value:
+def emit_index(
+    b: IRBuilder, index: UOp, over: UOp | None, batch: Value,
+    sizes: Mapping[Place, Callable[[], Value]],
+) -> Value:  # fmt: skip
     """The element offset of a matrix, an expression over the batch index (never negative)."""
     done: dict[UOp, Any] = {}
-    for n in nodes:
+    for n in toposort([index]):
         if n is over:
             done[n] = batch
-        elif n.op is Op.CONST:
-            done[n] = int(const_value(n))
         elif n.op is Op.RANGE:
             raise AssertionError("a batch address mentions another loop")
-        else:
+        elif n.op is not Op.CONST:
             emit: Any = {
-                Op.ADD: b.add, Op.SUB: b.sub, Op.NEG: b.neg, Op.MUL: b.mul, Op.IDIV: b.udiv,
-                Op.MOD: b.urem,
+                Op.ADD: b.add, Op.SUB: b.sub, Op.NEG: b.neg, Op.MUL: b.mul,
+                Op.IDIV: functools.partial(divide_by_size, b, n.op),
+                Op.MOD: functools.partial(divide_by_size, b, n.op),
             }[n.op]  # fmt: skip
-            done[n] = emit(*(done[s] for s in n.src))
-    return done[nodes[-1]]  # type: ignore[no-any-return]
+            done[n] = emit(*(sizes[n, s]() if s.op is Op.CONST else done[s] for s in n.src))
+    return done[index]  # type: ignore[no-any-return]
 
 
-def epilogue_of(body: UOp, accumulate: Any, target: Target) -> Epilogue:
+def epilogue_of(body: UOp, accumulate: Any, sizes: Sizes, target: Target) -> Epilogue:
     """The stores of a group, emitted where the nest has finished a tile."""
     part = contraction_of(body, accumulate)
     stores = [end.src[0] for end in part.sink.src]
     order = toposort([part.sink])
     product_slot = part.product.src[0].src[0].arg[0]
     slots_used = sorted({n.arg[0] for n in order if n.op is Op.PARAM} - {product_slot})
+    literals = sizes.literals(stores, part.ranges[:1])
 
     def open(b: IRBuilder, slots: Value, params: Value) -> Any:
         pointers = {i: slot_pointer(b, slots, i) for i in slots_used}
-        expressions = Expressions(b, target, pointers, stores)
+        expressions = Expressions(b, target, pointers, stores, readers(b, params, literals))
 
         def store(
             b: IRBuilder, batch: Value, row: Value, col: Value, x: Value, axis: Any,
@@ -162,11 +154,11 @@ class DotKernel(Kernel):
         """For listings."""
         return "dot" if base_is(self.body, self.dot) else f"dot_{self.body.src[-1].op.name.lower()}"
 
-    def operand(self, node: UOp, sizes: _Sizes, target: Target) -> Operand:
+    def operand(self, node: UOp, sizes: Sizes, target: Target) -> Operand:
         """An operand of the contraction: a view of a buffer if it is one, else an expression."""
         source = view_source(node)
         if source.op is not Op.PARAM:
-            return computed_operand(self.body, node, target)
+            return computed_operand(self.body, node, sizes, target)
         slot = len(self.body.src) + int(source.arg[0])
         return operand_of(slot, node.aval.dtype, view_of(node), sizes)
 
@@ -180,7 +172,7 @@ class DotKernel(Kernel):
         dot, accumulate = self.dot, self.accumulate
         batch, m, k = dot.src[0].aval.shape
         n = dot.src[1].aval.shape[2]
-        sizes = _Sizes([])
+        sizes = Sizes()
         a, b = (self.operand(s, sizes, target) for s in dot.src)
         if base_is(self.body, dot) and not dtypes.is_bool(dot.aval.dtype):
             out = strided_store(
@@ -188,13 +180,14 @@ class DotKernel(Kernel):
                 batch=sizes.size(m * n) if batch > 1 else 0, half=target.half,
             )  # fmt: skip
         else:
-            out = epilogue_of(self.body, accumulate, target)
+            out = epilogue_of(self.body, accumulate, sizes, target)
         workspace = self.slots()
         facts = dot_target(target)
         given = {BATCH: batch, M: m, N: n, K: k}
         limits = {i: s.number for i, s in given.items() if isinstance(s, Bounded)}
         batch, m, n, k = map(int, given.values())
-        spec = DotSpec("k", accumulate, facts, workspace, workspace + 3, limits)
+        some = k > 0 and K not in limits
+        spec = DotSpec("k", accumulate, facts, workspace, workspace + 3, some, limits)
         schedule = choose_schedule(
             facts, accumulate, a, b, out, batch=batch, m=m, n=n, k=k, varying=tuple(limits)
         )

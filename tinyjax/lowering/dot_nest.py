@@ -126,8 +126,6 @@ class _Main:
         if not self.split:
             self.store = nest.out.open(b, kernel.slots, kernel.params)
         self.row_blocks, self.col_blocks = kernel.size(ROW_BLOCKS), kernel.size(COL_BLOCKS)
-        self.k_block, self.k_split = kernel.size(K_BLOCK), kernel.size(K_SPLIT)
-        self.splits = kernel.size(SPLITS)
         self.a_base = None if schedule.pack_a == "none" else kernel.workspace(nest.a_slot)
         self.b_base = None if schedule.pack_b == "none" else kernel.workspace(nest.b_slot)
         self.partial = kernel.workspace(nest.partial_slot) if self.blocked else None
@@ -304,17 +302,21 @@ class _Main:
     def emit(self) -> str:
         """The whole kernel."""
         b, kernel = self.b, self.kernel
-        blocks = b.mul(self.row_blocks, self.col_blocks)
-        kernel.run_only(b.mul(b.mul(kernel.batch, self.splits), blocks))
+
+        def tasks() -> Value:
+            blocks = b.mul(self.row_blocks, self.col_blocks)
+            return b.mul(b.mul(kernel.batch, kernel.size(SPLITS)), blocks)
+
+        kernel.run_only(tasks)
         with b.loop(kernel.lo, kernel.hi) as task:
             rest, row_block = self.divide(task.index, self.row_blocks)
             rest, col_block = self.divide(rest, self.col_blocks)
             batch, split = rest, const(I64, 0)
             k_start, k_end = const(I64, 0), kernel.k
             if self.split:
-                batch, split = self.divide(rest, self.splits)
-                k_start = b.mul(split, self.k_split)
-                k_end = b.smin(b.add(k_start, self.k_split), kernel.k)
+                batch, split = self.divide(rest, kernel.size(SPLITS))
+                k_start = b.mul(split, kernel.size(K_SPLIT))
+                k_end = b.smin(b.add(k_start, kernel.size(K_SPLIT)), kernel.k)
             rows = self.share(row_block, self.row_blocks, kernel.panels)
             columns = self.share(col_block, self.col_blocks, kernel.columns)
             if not self.blocked:
@@ -326,9 +328,9 @@ class _Main:
             else:
                 # K = 0 still visits every tile once: the epilogue of zero is due.
                 end = b.smax(k_end, b.add(k_start, 1))
-                with b.loop(k_start, end, self.k_block, nonempty=True) as loop:
+                with b.loop(k_start, end, kernel.size(K_BLOCK), nonempty=True) as loop:
                     k0 = loop.index
-                    after = b.add(k0, self.k_block)
+                    after = b.add(k0, kernel.size(K_BLOCK))
                     block = Block(
                         batch,
                         k0,
@@ -378,7 +380,7 @@ class _Main:
                 self.copy_rows(block, base, first, end)
                 continue
             if how == "task":
-                stride = b.mul(kernel.units(self.k_block), side.tile)
+                stride = b.mul(kernel.units(kernel.size(K_BLOCK)), side.tile)
                 offset = self.scratch(self.largest()[0 if side.is_a else 1], stride)
                 region = b.gep(unit, base, offset)
                 copy = self.copiers.get(side.is_a)
@@ -411,7 +413,7 @@ class _Main:
     def copy_rows(self, block: Block, base: Value, first: Value, end: Value) -> None:
         """Copy the block's rows of A into task scratch; `a_rows` then reads them."""
         b, kernel, schedule = self.b, self.kernel, self.schedule
-        stride = b.add(kernel.units(self.k_block), row_stride(schedule, 0))
+        stride = b.add(kernel.units(kernel.size(K_BLOCK)), row_stride(schedule, 0))
         offset = self.scratch(self.largest()[0], b.mul(stride, schedule.mr))
         row = kernel.panel_rows(first)[0]
         rows = b.sub(b.smin(b.mul(end, schedule.mr), kernel.m), row)
@@ -500,7 +502,7 @@ def emit_reduce(nest: Nest) -> str:
     wide, size = vec(acc, lanes), schedule.mr * schedule.nr
     tiles = b.mul(kernel.panels, kernel.columns)
     stride = b.mul(b.mul(kernel.batch, tiles), size)
-    kernel.run_only(b.mul(kernel.batch, kernel.panels))
+    kernel.run_only(lambda: b.mul(kernel.batch, kernel.panels))
     with b.loop(kernel.lo, kernel.hi) as task:
         batch = b.udiv(task.index, kernel.panels)
         first, skip, rows = kernel.panel_rows(b.urem(task.index, kernel.panels))

@@ -120,19 +120,20 @@ class Param:
 
 
 Size = int | Param
-BatchAt = Callable[[IRBuilder, Value], Value]
+BatchAt = Callable[[IRBuilder, Value, Value], Value]
+"""(b, params, batch) -> the factor of a batch stride."""
 
 
 def read_size(b: IRBuilder, params: Value, size: Size) -> Value:
     """A constant, or a load from the parameters."""
     if isinstance(size, int):
         return const(I64, size)
-    return b.load(I64, b.gep(I64, params, size.index), notes="!invariant.load !0")
+    return b.invariant(I64, b.gep(I64, params, size.index))
 
 
 def slot_pointer(b: IRBuilder, slots: Value, slot: int) -> Value:
     """The pointer in a slot; slots do not change while a kernel runs."""
-    return b.load(PTR, b.gep(PTR, slots, slot), notes="!invariant.load !0")
+    return b.invariant(PTR, b.gep(PTR, slots, slot))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class Buffer:
     element: Type
     base: Value
     strides: tuple[Value, Value, Value]
-    batch_at: BatchAt | None = None
+    batch_at: Callable[[IRBuilder, Value], Value] | None = None
     dtype: np.dtype | None = None  # of stores
     half: bool = True
 
@@ -231,7 +232,9 @@ def _buffer(
 ) -> Buffer:
     batch, row, col, offset = (read_size(b, params, size) for size in where.sizes)
     base = b.gep(storage(dtype), slot_pointer(b, slots, slot), offset)
-    return Buffer(storage(dtype), base, (batch, row, col), where.batch_at, dtype, where.half)
+    at = where.batch_at
+    batch_at = None if at is None else lambda b, batch: at(b, params, batch)
+    return Buffer(storage(dtype), base, (batch, row, col), batch_at, dtype, where.half)
 
 
 @dataclass(frozen=True, slots=True)

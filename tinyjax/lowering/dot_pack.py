@@ -212,7 +212,7 @@ def emit_pack(nest: Nest, is_a: bool) -> str:
     side = open_side(kernel, is_a)
     panels = kernel.panels if is_a else kernel.columns
     base = kernel.workspace(nest.a_slot if is_a else nest.b_slot)
-    kernel.run_only(panels if operand.shared else b.mul(kernel.batch, panels))
+    kernel.run_only(lambda: panels if operand.shared else b.mul(kernel.batch, panels))
     with b.loop(kernel.lo, kernel.hi) as task:
         batch, panel = b.udiv(task.index, panels), b.urem(task.index, panels)
         if operand.shared:

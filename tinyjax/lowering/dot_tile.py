@@ -99,7 +99,7 @@ class Place:
         """The lanes of one vector that exist; None if all must."""
         if not self.ragged:
             return None
-        return b.first_lanes(b.sub(self.left, vector * lanes), lanes)
+        return b.first_lanes(self.left, lanes, vector * lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,10 @@ def source_a(
     def wide(x: Value) -> Value:
         return widen(b, x, a.operand.dtype, acc, kernel.nest.target.half)
 
-    starts = [buffer.address(b, block.batch, row, block.k0) for row in rows]
-    return _row_source(b, buffer.element, starts, stride, step, full, wide)
+    def start(row: Value) -> Value:
+        return buffer.address(b, block.batch, row, block.k0)
+
+    return _row_source(b, buffer.element, rows, start, stride, step, full, wide)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +154,19 @@ class Rows:
 def source_rows(kernel: Kernel, packed: Rows, rows: list[Value], full: bool) -> Source:
     """The scalars of A from copied rows; `full` says they are consecutive."""
     b, unit = kernel.b, kernel.nest.unit
-    places = [b.mul(b.sub(row, packed.first), packed.stride) for row in rows]
-    starts = [b.gep(unit, packed.region, at) for at in places]
-    return _row_source(b, unit, starts, packed.stride, const(I64, 1), full, lambda x: x)
+
+    def start(row: Value) -> Value:
+        return b.gep(unit, packed.region, b.mul(b.sub(row, packed.first), packed.stride))
+
+    return _row_source(b, unit, rows, start, packed.stride, const(I64, 1), full, lambda x: x)
 
 
 def _row_source(
-    b: IRBuilder, element: Type, starts: list[Value], stride: Value, step: Value, full: bool,
-    wide: Callable[[Value], Value],
+    b: IRBuilder, element: Type, rows: list[Value], start: Callable[[Value], Value], stride: Value,
+    step: Value, full: bool, wide: Callable[[Value], Value],
 ) -> Source:  # fmt: skip
-    """Elements of rows that start at `starts`, `stride` apart if `full`, k by k `step` apart."""
-    group = len(starts) if stride.const is not None else ROWS_PER_POINTER
+    """Elements of rows that begin at `start(row)`, `stride` apart if `full`, k by k `step` apart."""
+    group = len(rows) if stride.const is not None else ROWS_PER_POINTER
     twice = b.mul(stride, 2)
 
     def get(at: list[Value], k: Value, i: int) -> Value:
@@ -174,7 +178,7 @@ def _row_source(
         offset = (const(I64, 0), stride, twice)[inside]
         return wide(b.load(element, b.gep(element, base, offset)))
 
-    return Source(get, starts[::group] if full else starts, element, step)
+    return Source(get, [start(row) for row in rows[:: group if full else 1]], element, step)
 
 
 def source_b(kernel: Kernel, block: Block, side: Side, packed: Value | None, here: Place) -> Source:
@@ -221,7 +225,8 @@ def outer_tile(
     split = count + len(left.pointers)
     carried = [zero(vec(nest.acc, lanes))] * count + left.pointers + right.pointers
     bias = const(vec(I32, lanes), 0x80808080)
-    with b.loop(0, kernel.units(b.add(block.count, group - 1)), carried=carried) as loop:
+    units = kernel.units(b.add(block.count, group - 1))
+    with b.loop(0, units, carried=carried, nonempty=nest.nonempty) as loop:
         sums, at_a, at_b = loop.carried[:count], loop.carried[count:split], loop.carried[split:]
         k = b.add(block.k0, loop.index)
         row = [right.get(at_b, k, v) for v in range(vectors)]

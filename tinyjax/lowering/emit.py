@@ -21,7 +21,7 @@ from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value
 from tinyjax.lowering import accumulate, columns, irtext, memory
 from tinyjax.lowering.accumulate import Parts, needs_flushing, path_to, rebuilt
-from tinyjax.lowering.division import divide
+from tinyjax.lowering.division import divide, divide_by_size
 from tinyjax.lowering.elementwise import Elementwise
 from tinyjax.lowering.indexing import Indexing
 from tinyjax.lowering.irtext import I1, I32, I64, PTR, VOID, IRBuilder, Value
@@ -30,6 +30,10 @@ from tinyjax.lowering.registers import INT32, INT64, Register
 from tinyjax.lowering.schedule import FOLD_CHAIN, Schedule
 from tinyjax.lowering.target import Target
 from tinyjax.lowering.tasks import Partition
+
+Place = tuple[UOp, UOp | None]
+"""Where a literal stands: a divisor in (quotient, divisor), a coefficient in (address, atom), the
+constant of a sum in (address, None)."""
 
 
 class Bases:
@@ -58,8 +62,10 @@ class Emitter:
         free: Mapping[UOp, int],
         indexing: Indexing,
         schedule: Schedule | None = None,
+        sizes: Mapping[Place, Callable[[], Value]] | None = None,
     ) -> None:
         self.b, self.target, self.slots = b, target, slots
+        self.sizes = {} if sizes is None else sizes  # literals that are read instead
         self.free, self.indexing = free, indexing
         self.task_loops = [] if schedule is None else schedule.tasks.loops
         self.block = 1 if schedule is None else schedule.tasks.block
@@ -209,6 +215,10 @@ class Emitter:
 
     def divided(self, node: UOp, dividends: list[Register]) -> list[Register] | None:
         """Floor division by a literal, by what is known of the dividend."""
+        size = self.sizes.get((node, node.src[1]))
+        if size is not None:
+            x = dividends[0]
+            return [Register(x.dtype, divide_by_size(self.b, node.op, x.value, size()))]
         divisor, span = int(const_value(node.src[1])), self.indexing.bounds(node.src[0])
         out: list[Register] = []
         for u in range(self.count(node)):

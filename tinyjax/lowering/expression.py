@@ -12,11 +12,11 @@ Example: the operand A(m, k) = LOAD(x[m*K + k]) of a packing loop over k, 16 at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering import memory
-from tinyjax.lowering.emit import Bases, Emitter
+from tinyjax.lowering.emit import Bases, Emitter, Place
 from tinyjax.lowering.indexing import Indexing
 from tinyjax.lowering.irtext import IRBuilder, Value
 from tinyjax.lowering.nest import range_bits
@@ -25,13 +25,21 @@ from tinyjax.lowering.target import Target
 
 
 class Expressions:
-    """Evaluates expressions over ranges in a function; `slots` are the buffers' addresses."""
+    """Evaluates expressions over ranges in a function; `slots` are the buffers' addresses.
+
+    `sizes` are literals of addresses that are read instead (`dot_sizes.py`).
+    """
 
     def __init__(
-        self, b: IRBuilder, target: Target, slots: Mapping[int, Value], roots: Sequence[UOp]
+        self,
+        b: IRBuilder,
+        target: Target,
+        slots: Mapping[int, Value],
+        roots: Sequence[UOp],
+        sizes: Mapping[Place, Callable[[], Value]] | None = None,
     ) -> None:
         self.free = range_bits(toposort(roots))
-        self.e = Emitter(b, target, slots, self.free, Indexing())
+        self.e = Emitter(b, target, slots, self.free, Indexing(), sizes=sizes)
 
     def _enter(
         self,

@@ -235,6 +235,7 @@ class Module:
     globals: dict[str, str] = field(default_factory=dict)
     metadata: list[str] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
+    _empty: str = ""
 
     def function(
         self,
@@ -278,6 +279,11 @@ class Module:
         number = f"!{len(self.metadata)}"
         self.metadata.append(f"{number} = {text.replace('!SELF', number)}")
         return number
+
+    def empty_node(self) -> str:
+        """The metadata node without contents, which `!invariant.load` names."""
+        self._empty = self._empty or self.node("!{}")
+        return self._empty
 
     def text(self) -> str:
         """The module as LLVM assembly."""
@@ -830,19 +836,27 @@ class Function:
         place = f"{address.type.text} {address.text}"
         return self.emit(f"load {type.text}, {place}, align {align or _natural(type)}{tail}", type)
 
+    def invariant(self, type: Type, address: Value) -> Value:
+        """Load what no kernel writes and is always there: it moves and is reused as if computed."""
+        place = f"{address.type.text} {address.text}, align {_natural(type)}"
+        note = self.module.empty_node()
+        return self.pure(f"load {type.text}, {place}, !invariant.load {note}", type, address)
+
     def store(self, x: Value, address: Value, *, align: int = 0, notes: str = "") -> None:
         """Store; `notes` such as `!nontemporal !1`."""
         tail = f", {notes}" if notes else ""
         where = f"{address.type.text} {address.text}, align {align or _natural(x.type)}"
         self.lines.append(f"  store {x.type.text} {x.text}, {where}{tail}")
 
-    def first_lanes(self, count: Operand, lanes: int) -> Value:
-        """A mask with the first `count` (an i64, any sign) of `lanes` lanes on."""
+    def first_lanes(self, count: Operand, lanes: int, start: int = 0) -> Value:
+        """A mask with the lanes on whose number, from `start`, is below `count` (i64, any sign)."""
         left = self._typed(count, I64)
+        numbers = range(start, start + lanes)
         if left.const is not None:
-            return const_vector(I1, [lane < left.const for lane in range(lanes)])
-        clamped = self.cast(self.smin(self.smax(left, 0), lanes), I32)
-        made = self.cmp("ult", iota(I32, lanes), self.splat(clamped, lanes))
+            return const_vector(I1, [lane < left.const for lane in numbers])
+        # One count for all vectors of a row, whatever their `start`.
+        clamped = self.cast(self.smin(self.smax(left, 0), (1 << 31) - 1), I32)
+        made = self.cmp("ult", iota(I32, lanes, start), self.splat(clamped, lanes))
         # Frozen, or LLVM repeats the comparison next to every use, in the innermost loop.
         return self.pure(f"freeze {made}", made.type, made)
 

@@ -40,7 +40,7 @@ def addresses(e: Emitter, index: UOp, complete: bool = True) -> list[Value]:
     constant, terms = e.indexing.linear(index.src[1])
     kind, unit = element(index.src[0].aval.dtype)
     slot = index.src[0].arg[0]
-    levels: list[list[tuple[UOp, int]]] = [[] for _ in range(len(e.open) + 1)]
+    levels: list[list[tuple[UOp, int | Value]]] = [[] for _ in range(len(e.open) + 1)]
     bits = [1 << r.arg[0] for r in e.open]
     open_mask = 0
     for bit in bits:
@@ -59,13 +59,14 @@ def addresses(e: Emitter, index: UOp, complete: bool = True) -> list[Value]:
         for i, bit in enumerate(bits):
             if mask & bit:
                 level = i + 1
-        levels[level].append((atom, c * unit))
-    key: tuple[Any, ...] = (slot, constant)
+        levels[level].append((atom, coefficient(e, index, atom, c, unit)))
+    first = coefficient(e, index, None, constant, unit)
+    key: tuple[Any, ...] = (slot, first)
     pointers = [e.slots[slot]]
     if constant:
         found = e.memo.get(key)
         if found is None:
-            found = [e.b.gep(kind, pointers[0], constant * unit)]
+            found = [e.b.gep(kind, pointers[0], first)]
             e.remember(key, found)
         pointers = found
     for added in levels:
@@ -80,8 +81,17 @@ def addresses(e: Emitter, index: UOp, complete: bool = True) -> list[Value]:
     return pointers
 
 
+def coefficient(e: Emitter, index: UOp, atom: UOp | None, c: int, unit: int) -> int | Value:
+    """`c * unit`, c the coefficient of an atom (None: the constant) in the address of an INDEX.
+
+    A value where the kernel reads it.
+    """
+    size = e.sizes.get((index.src[1], atom))
+    return c * unit if size is None else e.b.mul(size(), unit)
+
+
 def _step_addresses(
-    e: Emitter, kind: Type, pointers: list[Value], level: list[tuple[UOp, int]]
+    e: Emitter, kind: Type, pointers: list[Value], level: list[tuple[UOp, int | Value]]
 ) -> list[Value]:
     """Add the terms of one loop level; copies of a plain loop variable are constant steps."""
     b = e.b
@@ -92,7 +102,8 @@ def _step_addresses(
     out: list[Value] = []
     for u in range(copies):
         if plain and u > 0:
-            step = sum(c for a, c in level if 1 << a.arg[0] == e.jam_bit)
+            (step,) = (c for a, c in level if 1 << a.arg[0] == e.jam_bit)
+            assert isinstance(step, int), "where sizes are read there is one copy"
             out.append(b.gep(kind, out[0], step * u * (e.lanes if jam_is_vector(e) else 1)))
             continue
         offset: Value | None = None
@@ -115,38 +126,50 @@ def lane_offsets(e: Emitter, index: UOp) -> tuple[int, list[Value] | None]:
     """How lanes differ: (stride, None) if by a constant stride, else explicit offsets per copy."""
     _, terms = e.indexing.linear(index.src[1])
     unit = element(index.src[0].aval.dtype)[1]
-    stride = 0
-    opaque: list[tuple[UOp, int]] = []
+    stride, small = 0, True
+    opaque: list[tuple[UOp, int | Value]] = []
     for atom, c in terms.items():
         if atom.op is Op.RANGE:
             if 1 << atom.arg[0] == e.vec_bit:
                 stride = c * unit
         elif e.free[atom] & e.vec_bit:
-            opaque.append((atom, c * unit))
+            opaque.append((atom, coefficient(e, index, atom, c, unit)))
+            limits = e.indexing.bounds(atom)
+            small = small and e.indexing.fits32(atom)
+            small = small and max(abs(limits[0]), abs(limits[1])) * abs(c * unit) < 1 << 30
     if not opaque:
         return stride, None
     b = e.b
-    small = abs(stride) * e.lanes < 1 << 30
-    for atom, c in opaque:
-        limits = e.indexing.bounds(atom)
-        small = small and e.indexing.fits32(atom) and limits is not None
-        if small and limits is not None:
-            small = max(abs(limits[0]), abs(limits[1])) * abs(c) < 1 << 30
+    small = small and abs(stride) * e.lanes < 1 << 30
     kind, dtype = (I32, INT32) if small else (I64, INT64)
     out: list[Value] = []
-    atoms = [(e.evaluate(a), c) for a, c in opaque]
+    atoms = [(e.evaluate(a), size) for a, size in opaque]
     for u in range(max(len(v) for v, _ in atoms)):
         total: Value | None = None
         if stride:
-            total = irtext.const_vector(kind, [stride * i for i in range(e.lanes)])
-        for v, c in atoms:
+            total = even_offsets(e, index, kind)
+        for v, size in atoms:
             x = e.vectors.cast(v[u if len(v) > 1 else 0], dtype).value
             assert x is not None
-            term = b.mul(x, c)
+            if isinstance(size, Value):
+                size = b.splat(b.cast(size, kind), e.lanes)
+            term = b.mul(x, size)
             total = term if total is None else b.add(total, term)
         assert total is not None
         out.append(total)
     return stride, out
+
+
+def even_offsets(e: Emitter, index: UOp, kind: Type = I32) -> Value:
+    """0, 1, ... times the stride of the lanes."""
+    unit = element(index.src[0].aval.dtype)[1]
+    stride: int | Value = 0
+    for atom, c in e.indexing.linear(index.src[1])[1].items():
+        if atom.op is Op.RANGE and 1 << atom.arg[0] == e.vec_bit:
+            stride = coefficient(e, index, atom, c, unit)
+    if isinstance(stride, int):
+        return irtext.const_vector(kind, [stride * i for i in range(e.lanes)])
+    return e.b.mul(irtext.iota(kind, e.lanes), e.b.splat(e.b.cast(stride, kind), e.lanes))
 
 
 def conditions(e: Emitter, index: UOp) -> list[Register] | None:
@@ -189,7 +212,7 @@ def load(e: Emitter, node: UOp) -> list[Register]:
             out.append(e.vectors.from_storage(dtype, turned))
             continue
         if offsets is None:
-            at = irtext.const_vector(I32, [stride * i for i in range(e.lanes)])
+            at = even_offsets(e, index)
         else:
             at = offsets[u if len(offsets) > 1 else 0]
         places = b.gep(kind, pointer, at)
@@ -376,7 +399,7 @@ def store(e: Emitter, node: UOp, values: list[Register]) -> None:
             b.store(turned, b.gep(kind, pointer, 1 - e.lanes))
             continue
         if offsets is None:
-            at = irtext.const_vector(I32, [stride * i for i in range(e.lanes)])
+            at = even_offsets(e, index)
         else:
             at = offsets[u if len(offsets) > 1 else 0]
         places = b.gep(kind, pointer, at)

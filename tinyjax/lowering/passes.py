@@ -1,8 +1,9 @@
 """The passes from a stage-1 body to LLVM text, as data. `print(PASSES)` shows them.
 
-    body -> flat body -> normal form -> groups -> ordered groups                   one per body
-    group body -> kernel -> ... -> kernel -> nest -> schedule -> code              loop kernels
-    contraction -> code, sort -> code                                              own generators
+    body -> flat body                                                   one per program
+    flat body -> normal form -> groups -> ordered groups                one per body in it
+    group body -> kernel -> ... -> kernel -> nest -> schedule -> code   loop kernels
+    contraction -> code, sort -> code                                   own generators
 
 To add a pass, write a function from one stage's value to another's whose docstring begins with a
 line `before -> after`, and put a `Pass` with it into the list: the driver (driver.py) runs,
@@ -25,6 +26,7 @@ from tinyjax.core.verify import verify_kernel, verify_stage
 from tinyjax.lowering import nest as nests
 from tinyjax.lowering.code import emit_kernel
 from tinyjax.lowering.collapse import close_folds
+from tinyjax.lowering.dims import bound_sizes, is_symbolic_body
 from tinyjax.lowering.dot_kernel import DotKernel
 from tinyjax.lowering.driver import Pass, Passes, Stage, run
 from tinyjax.lowering.fusion import FusionPlan, plan_fusion, source_of
@@ -132,6 +134,11 @@ def flat(body: UOp) -> bool:
     return all(n.op not in ERASED and n.op is not Op.CUSTOM_LIN for n in toposort(body.src))
 
 
+def bounded(body: UOp) -> bool:
+    """every size is a number, or one that the program numbers, with its upper bound"""
+    return not is_symbolic_body(body)
+
+
 def normal(body: UOp) -> bool:
     """every DOT is [B,M,K] by [B,K,N], and nothing but a parameter is empty"""
     for n in toposort(body.src):
@@ -192,6 +199,9 @@ def sort(kernel: SortKernel, target: Target) -> list[Code]:
 FLATTEN = Passes((
     Pass(inline, BODY, BODY, after=flat),
     Pass(prune, BODY, BODY, before=flat, after=flat),
+    Pass(bound_sizes, BODY, BODY, before=flat, after=bounded),
+))  # fmt: skip
+ARRANGE = Passes((
     Pass(simplify, BODY, BODY, before=flat, after=flat),
     Pass(prepare, BODY, BODY, before=flat, after=normal),
     Pass(plan_fusion, BODY, GROUPS, before=normal),
@@ -217,7 +227,7 @@ SORTS = Passes((Pass(sort, SORT, CODES),))
 
 WHOLE = Passes((*REFINE, *AGAIN))
 LOOPS = Passes((*WHOLE, *SHARE, *FINISH))
-PASSES = Passes((*FLATTEN, *RANGEIFY, *LOOPS, *CONTRACT, *SORTS))
+PASSES = Passes((*FLATTEN, *ARRANGE, *RANGEIFY, *LOOPS, *CONTRACT, *SORTS))
 """All passes, in order."""
 
 
@@ -225,10 +235,10 @@ PASSES = Passes((*FLATTEN, *RANGEIFY, *LOOPS, *CONTRACT, *SORTS))
 
 
 def schedule_of(body: UOp) -> Ordered:
-    """Fuse and order a body; kept on it, so that a loop body is planned once."""
+    """Fuse and order a flat body; kept on it, so that a loop body is planned once."""
     found: Ordered | None = body.derived.get("schedule")
     if found is None or recording():
-        found = body.derived["schedule"] = run(FLATTEN, body)
+        found = body.derived["schedule"] = run(ARRANGE, body)
     return found
 
 

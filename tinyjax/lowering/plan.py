@@ -182,7 +182,7 @@ class Plan:
 def plan(
     body: UOp, num_inputs: int, owned: frozenset[int] = frozenset(), sizes: Sizes | None = None
 ) -> Plan:
-    """Plan a closed body with this many inputs; those in `owned` (donated) may be overwritten.
+    """Plan a flat body with this many inputs; those in `owned` (donated) may be overwritten.
 
     `sizes` numbers the symbolic sizes of the body; with any, nothing is overwritten.
     """

@@ -31,20 +31,18 @@ from tinyjax.core.body import params_of
 from tinyjax.core.config import config
 from tinyjax.core.errors import KernelBoundsError
 from tinyjax.core.ops import Op
-from tinyjax.core.prune import prune
 from tinyjax.core.record import recording
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.lowering import plan as planning
 from tinyjax.lowering.codegen import compile_kernels
-from tinyjax.lowering.dims import Bounded, Sizes, at_sizes, bound_sizes
+from tinyjax.lowering.dims import Bounded, Sizes, at_sizes, sizes_of
 from tinyjax.lowering.dot_kernel import DotKernel
 from tinyjax.lowering.driver import run
 from tinyjax.lowering.fusion import CONTRACTION, Group
 from tinyjax.lowering.harden import RECORD_BYTES, Access, harden
-from tinyjax.lowering.inline import inline
 from tinyjax.lowering.interpret import interpret
 from tinyjax.lowering.kernel import Code, Kernel
-from tinyjax.lowering.passes import RANGEIFY, codes_of
+from tinyjax.lowering.passes import FLATTEN, RANGEIFY, codes_of
 from tinyjax.lowering.plan import ALIGNMENT, Plan, Slot
 from tinyjax.lowering.rangeify import is_update, rangeify
 from tinyjax.lowering.sort import SortKernel
@@ -123,7 +121,7 @@ def kernel_of(step: planning.Launch | planning.Routine) -> Kernel | None:
 
 @dataclass(slots=True, eq=False)
 class Lowered:
-    """A planned body; see the module's docstring."""
+    """A flat body and its plan; see the module's docstring."""
 
     body: UOp
     plan: Plan
@@ -202,9 +200,10 @@ def lower(
     key = ("lower", num_inputs, donated)
     found: Lowered | None = body.derived.get(key)
     if found is None or recording():
-        bounded, sizes = bound_sizes(prune(inline(body)))
-        made = planning.plan(bounded if sizes else body, num_inputs, donated, sizes)
-        found = body.derived[key] = Lowered(body, made, sizes)
+        flat = run(FLATTEN, body)
+        sizes = sizes_of(flat)
+        made = planning.plan(flat, num_inputs, donated, sizes)
+        found = body.derived[key] = Lowered(flat, made, sizes)
     return found
 
 

@@ -109,7 +109,7 @@ def elements_of(body: UOp, node: UOp, sizes: Sequence[Sequence[int]]) -> tuple[E
     """An element of `node`, part of a DOT group's body: over the parts `sizes` of each axis, and
     over the axes as they are. Buffers have the slots of the group's kernel.
     """
-    key = ("elements", node)
+    key = ("elements", node, tuple(map(tuple, sizes)))
     found: tuple[Element, Element] | None = body.derived.get(key)
     if found is None:
         kernel = _Kernel(body)
