@@ -16,6 +16,7 @@ import pytest
 import tinyjax as jax
 import tinyjax.numpy as jnp
 from tinyjax import errors
+from tinyjax.scipy import special
 
 X3 = np.ones(3, np.float32)
 HERE = "test_errors_users.py:"
@@ -287,7 +288,11 @@ def tangent_of_another_shape() -> Any:
     return jax.jvp(lambda a: a, (X3,), (np.ones(2, np.float32),))
 
 
-@mistake(TypeError, "dtypes must be equal", "float32 and tangent dtype int32 for a")
+@mistake(
+    TypeError,
+    "dtypes must be equal",
+    "expected tangent dtype float32, but got tangent dtype int32 for a",
+)
 def tangent_of_another_dtype() -> Any:
     return jax.jvp(lambda a: a, (X3,), (np.ones(3, np.int32),))
 
@@ -321,6 +326,97 @@ def addition_under_jit() -> Any:
         return w + x
 
     return jax.jit(layer)(jnp.ones((2, 3)), jnp.ones(4))
+
+
+W, C, V = np.ones((3, 4), np.float32), np.ones((5, 4), np.float32), np.ones(5, np.float32)
+P = {"w": W, "c": C}
+FITS = {
+    "operator": (lambda p, v: p["w"] * v, "x = p['w']  f32[3,4]      y = v  f32[5]"),
+    "swapped": (lambda p, v: np.ones(5) * p["w"], "x = np.ones(5)  f64[5]      y = p['w']  f32"),
+    "power": (lambda p, v: p["w"] ** v, "x = p['w']  f32[3,4]      y = v  f32[5]"),
+    "comparison": (lambda p, v: p["w"] < v, "x = p['w']  f32[3,4]      y = v  f32[5]"),
+    "add": (lambda p, v: jnp.add(p["w"], v), "x = p['w']  f32[3,4]      y = v  f32[5]"),
+    "where": (
+        lambda p, v: jnp.where(v > 0, p["w"], 1.0),
+        "condition = v > 0  bool[5]      x = p['w']  f32[3,4]",
+    ),
+    "method": (lambda p, v: p["w"].clip(v), "self = p['w']  f32[3,4]      min = v  f32[5]"),
+    "lax": (lambda p, v: jax.lax.add(p["w"], p["c"]), "x = p['w']  f32[3,4]      y = p['c']  f32[5"),
+    "ranks": (lambda p, v: jax.lax.add(p["w"], v), "x = p['w']  f32[3,4]      y = v  f32[5]"),
+    "select": (
+        lambda p, v: jax.lax.select(p["w"] > 0, p["w"], p["c"]),
+        "on_true = p['w']  f32[3,4]      on_false = p['c']  f32[5,4]",
+    ),
+    "clamp": (lambda p, v: jax.lax.clamp(p["c"], p["w"], 1.0), "min = p['c']  f32[5,4]      x = p['w']"),
+    "update": (
+        lambda p, v: jax.lax.dynamic_update_slice(p["w"], p["c"], (0, 0)),
+        "operand = p['w']  f32[3,4]      update = p['c']  f32[5,4]",
+    ),
+    "concatenate": (
+        lambda p, v: jnp.concatenate([p["w"], p["c"]], axis=1),
+        "arrays[0] = p['w']  f32[3,4]      arrays[1] = p['c']  f32[5,4]",
+    ),
+    "lax_concatenate": (
+        lambda p, v: jax.lax.concatenate((p["w"], p["c"]), 1),
+        "operands[0] = p['w']  f32[3,4]      operands[1] = p['c']  f32[5,4]",
+    ),
+    "stack": (lambda p, v: jnp.stack([p["w"], p["c"]]), "arrays[1] = p['c']  f32[5,4]"),
+    "vstack": (lambda p, v: jnp.vstack([p["w"], v]), "tup[1] = v  f32[5]"),
+    "einsum": (lambda p, v: jnp.einsum("ij,j", p["w"], v), "  p['w']  f32[3,4]      v  f32[5]"),
+    "dot_general": (
+        lambda p, v: jax.lax.dot_general(p["w"], v, (((1,), (0,)), ((), ()))),
+        "lhs = p['w']  f32[3,4]      rhs = v  f32[5]",
+    ),
+    "multi_dot": (lambda p, v: jnp.linalg.multi_dot([p["w"], p["c"]]), "arrays[0] = p['w']  f32[3,4]"),
+    "solve": (lambda p, v: jnp.linalg.solve(p["w"], v), "a = p['w']  f32[3,4]      b = v  f32[5]"),
+    "reshape": (lambda p, v: p["w"].reshape(5, 5), "self = p['w']  f32[3,4]"),
+    "masked": (lambda p, v: p["w"].sum(where=v > 0), "a = p['w']  f32[3,4]      where = v > 0  bool[5]"),
+    "softmax": (lambda p, v: jax.nn.softmax(p["w"], where=v > 0), "where = v > 0  bool[5]"),
+    "update_at": (lambda p, v: p["w"].at[0].set(v), "values = v  f32[5]"),
+    "index": (lambda p, v: p["w"][np.arange(2), np.arange(3)], "index[1] = np.arange(3)  i64[3]"),
+    "of_a_result": (lambda p, v: jnp.sin(p["w"]) + v, "x = jnp.sin(p['w'])  f32[3,4]      y = v  f32[5]"),
+}  # fmt: skip
+"""Shapes that do not fit, and the operands as the message names them."""
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.grad])
+@pytest.mark.parametrize("name", FITS)
+def test_shapes_that_do_not_fit_are_told_with_the_operands_as_written(name, around):
+    f, operands = FITS[name]
+    given = jax.tree.map(jnp.asarray, (P, V))
+    with pytest.raises((TypeError, ValueError)) as caught:
+        around(f)(*given)
+    told, line = str(caught.value).split("\n")[1:3]
+    assert told.startswith("  ") and operands in told, str(caught.value)
+    assert line.startswith("  at " + HERE), str(caught.value)
+
+
+def test_an_operand_that_is_an_argument_by_another_name_is_told_with_its_path() -> None:
+    def layer(p: Any, v: Any) -> Any:
+        w = p["w"]
+        return w + v
+
+    for f in (jax.jit(layer), jax.grad(layer)):
+        with pytest.raises(errors.BroadcastError) as caught:
+            f(P, V)
+        assert "\n  x = w (argument p['w'])  f32[3,4]      y = v  f32[5]\n" in str(caught.value)
+    with pytest.raises(errors.BroadcastError) as caught:
+        jax.jit(lambda p, v: jnp.add(*[p["w"], v]))(P, V)
+    assert "\n  x = argument p['w']  f32[3,4]      y = argument v  f32[5]\n" in str(caught.value)
+
+
+def test_functions_of_ours_that_call_others_tell_their_own_operands() -> None:
+    """`rel_entr` broadcasts by a function of jnp; how that is called is nobody's business."""
+    with pytest.raises(errors.BroadcastError) as caught:
+        jax.jit(lambda p, v: special.rel_entr(q=v, p=p["w"]))(P, V)
+    told = str(caught.value).split("\n")[1:]
+    assert told[0] == "  q = v  f32[5]      p = p['w']  f32[3,4]" and len(told) == 2
+
+
+def test_messages_about_something_else_do_not_list_operands() -> None:
+    with pytest.raises(ValueError) as caught:
+        jnp.cumsum(jnp.ones((2, 3)), axis=7)
+    assert "f32[2,3]" not in str(caught.value)
 
 
 @mistake(errors.ReshapeError, "shape (2, 3) (size 6) into shape (4, 2) (size 8)", HERE)

@@ -202,6 +202,54 @@ def twice(J: Any) -> Any:
     return f
 
 
+def nested(J: Any) -> Any:
+    """A loop in a loop."""
+    name = J.ad_checkpoint.checkpoint_name
+
+    def f(w: Any, x: Any) -> Any:
+        def inner(c: Any, _: None) -> Any:
+            return J.numpy.sin(name(c @ w, "hidden")), None
+
+        def outer(c: Any, _: None) -> Any:
+            return J.lax.scan(inner, J.numpy.cos(c), None, length=3)[0], None
+
+        return J.numpy.sum(J.lax.scan(outer, x, None, length=5)[0] ** 2)
+
+    return f
+
+
+def branching(J: Any) -> Any:
+    """Branches that keep different things, one of them none."""
+    name = J.ad_checkpoint.checkpoint_name
+
+    def f(w: Any, x: Any) -> Any:
+        branches = (
+            lambda w, x: J.numpy.sin(name(x @ w, "hidden")).sum(),
+            lambda w, x: J.numpy.tanh(J.numpy.exp(w @ J.numpy.sin(w)) @ w).sum(),
+            lambda w, x: x.sum(),
+        )
+        return J.lax.switch(J.numpy.int32(x[0, 0] > 0), branches, w, J.numpy.sin(x))
+
+    return f
+
+
+def branching_in_a_loop(J: Any) -> Any:
+    """Branches in a loop, a loop in one of them."""
+    name = J.ad_checkpoint.checkpoint_name
+
+    def f(w: Any, x: Any) -> Any:
+        def step(c: Any, i: Any) -> Any:
+            def loop(c: Any) -> Any:
+                return J.lax.scan(lambda c, _: (J.numpy.sin(c @ w), None), c, None, length=2)[0]
+
+            other = lambda c: J.numpy.cos(name(J.numpy.sin(c), "hidden") * 2)
+            return J.lax.cond(i % 2 == 0, loop, other, c), None
+
+        return J.numpy.sum(J.lax.scan(step, x, J.numpy.arange(4))[0] ** 2)
+
+    return f
+
+
 SEEN: dict[str, Any] = {
     "nothing": lambda P: P.nothing_saveable,
     "dots": lambda P: P.dots_saveable,
@@ -213,9 +261,9 @@ SEEN: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("program", [looped, twice])
+@pytest.mark.parametrize("program", [looped, twice, nested, branching, branching_in_a_loop])
 @pytest.mark.parametrize("name", SEEN)
-def test_policies_see_into_scans_as_jaxs_do(name: str, program: Any):
+def test_policies_see_into_loops_and_branches_as_jaxs_do(name: str, program: Any):
     from jax._src.ad_checkpoint import saved_residuals  # not public there
 
     w, x = numbers(4, 4), numbers(2, 4)
@@ -254,3 +302,18 @@ def test_what_a_scan_saves_is_not_computed_again():
     ]
     product = 2 * 16**3 * 8
     assert flops[1] - flops[0] < product / 4 < product <= flops[2] - flops[1]
+
+
+@pytest.mark.parametrize("program", [nested, branching_in_a_loop])
+def test_what_is_saved_inside_is_not_computed_again(program: Any):
+    w, x = numbers(16, 16), numbers(4, 16)
+    f = program(tinyjax)
+    flops = [
+        tinyjax.jit(tinyjax.value_and_grad(g)).lower(w, x).cost["flops"]
+        for g in (
+            tinyjax.checkpoint(f, policy=P.dots_saveable),
+            tinyjax.checkpoint(f, policy=P.nothing_saveable),
+        )
+    ]
+    products = 15 if program is nested else 8  # of branches, the dearer one is counted
+    assert flops[1] - flops[0] > 0.9 * products * 2 * 4 * 16 * 16

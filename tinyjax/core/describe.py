@@ -37,10 +37,36 @@ def describe_tracer(tracer: Any) -> str:
     return f"traced array with shape {name}[{','.join(map(str, shape))}]"
 
 
+def describe_operand(name: str, text: str, value: Any) -> str:
+    """`a = params['w1']  f32[8,4]`: a parameter, what the user wrote for it, and what that is.
+
+    If it is an argument of a traced function, by another name, its path is told: `a = w (argument
+    params['w1'])  f32[8,4]`.
+    """
+    path = argument_path(value)
+    text = text if len(text) <= 60 else text[:59] + "…"
+    if path and path not in (name, text):
+        text = f"{text} (argument {path})" if text else f"argument {path}"
+    shown = " = ".join([part for part in (name, text) if part]) if text != name else name
+    return f"{shown}  {describe_value(value)}".lstrip()
+
+
+def argument_path(value: Any) -> str:
+    """`params['w1']` for what is an argument of a function that is being traced."""
+    node = getattr(value, "node", value)
+    path = getattr(getattr(node, "arg", None), "path", "")
+    return path if isinstance(path, str) else ""
+
+
+def parameter_names(fun: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the positional parameters, those before `*args`."""
+    code = getattr(inspect.unwrap(fun), "__code__", None)
+    return () if code is None else code.co_varnames[: code.co_argcount]
+
+
 def describe_call(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """`glu(x = f32[4,4], axis = None)`"""
-    code = getattr(inspect.unwrap(fun), "__code__", None)
-    names = () if code is None else code.co_varnames[: code.co_argcount]
+    names = parameter_names(fun)
     shown = [f"{name} = {_shown(x)}" for name, x in zip(names, args, strict=False)]
     shown += [_shown(x) for x in args[len(names) :]]
     shown += [f"{name} = {_shown(x)}" for name, x in kwargs.items()]

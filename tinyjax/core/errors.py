@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, ClassVar, TypeVar
 
-from tinyjax.core.describe import describe_tracer
+from tinyjax.core.describe import describe_operand, describe_tracer
 from tinyjax.core.describe import describe_value as describe_value
 from tinyjax.core.source import Site, call_site, operand_texts, user_frame
 from tinyjax.core.source import user_line as user_line
@@ -149,7 +149,13 @@ publish(
 
 
 class ShapeError(TypeError):
-    """Shapes of operands do not fit."""
+    """Shapes of operands do not fit.
+
+    The message names the arrays that the user gave: added where the exception leaves us
+    (core/source.py), unless `make_error` was told its `operands`.
+    """
+
+    _tinyjax_operands = True
 
 
 class BroadcastError(ShapeError, ValueError):
@@ -278,7 +284,10 @@ def make_error(
     lines.append(user_line(call_site() if site is None else site))
     if fix:
         lines.append(f"  {fix}")
-    return cls("\n".join([line for line in lines if line]))
+    error = cls("\n".join([line for line in lines if line]))
+    if operands:
+        error._tinyjax_operands = False  # type: ignore[attr-defined]
+    return error
 
 
 def deleted(of: Any) -> DonationError:
@@ -292,11 +301,7 @@ def deleted(of: Any) -> DonationError:
 def operand_line(operands: Mapping[str, Any], site: Site | None = None) -> str:
     """`  a = params['w1']  f32[8,4]      b = x  f32[3]`."""
     texts = written_operands(operands, site)
-    parts = []
-    for name, value in operands.items():
-        text = texts.get(name)
-        shown = f"{name} = {text}" if text and text != name else name
-        parts.append(f"{shown}  {describe_value(value)}")
+    parts = [describe_operand(name, texts.get(name, ""), x) for name, x in operands.items()]
     return "  " + "      ".join(parts)
 
 
@@ -321,7 +326,7 @@ def written_operands(operands: Mapping[str, Any], site: Site | None = None) -> d
     texts = {name: text for name, text in [*zip(rest, positional), *keywords.items()] if name}
     if frame is not None and not all(fits(texts[name], operands[name], frame) for name in texts):
         return {}
-    return {name: text if len(text) <= 60 else text[:59] + "…" for name, text in texts.items()}
+    return texts
 
 
 def fits(text: str, value: Any, frame: FrameType) -> bool:

@@ -131,8 +131,8 @@ class Backward:
     `make(zero)` returns a closed body `(*residuals, *nonzero cotangents) -> cotangents of the tangent
     inputs`, given for each output whether its cotangent is zero. Made once per pattern; but
     `look(zero, cotangents)`, if given, makes one that may depend on the values of the cotangents.
-    `refs` are the mutable arrays that the body made last takes and gives, as `CustomLinInfo.refs`, and
-    `captured` the nodes that it takes after them.
+    `refs` are the mutable arrays that the body asked for last takes and gives, as `CustomLinInfo.refs`,
+    and `captured` the nodes that it takes after them.
     """
 
     refs: tuple[Any, ...] = ()
@@ -144,15 +144,17 @@ class Backward:
         look: Callable[[tuple[bool, ...], Sequence[Any]], Any] | None = None,
     ) -> None:
         self._make, self.look = make, look
-        self._made: dict[tuple[bool, ...], Any] = {}
+        self._made: dict[tuple[bool, ...], tuple[Any, tuple[Any, ...], Sequence[Any]]] = {}
 
     def body(self, zero: tuple[bool, ...], known: Sequence[Any] | None = None) -> Any:
         """The body for this pattern, and for cotangents whose values are known if so given."""
         if known is not None and self.look is not None:
             return self.look(zero, known)
         if zero not in self._made:
-            self._made[zero] = self._make(zero)
-        return self._made[zero]
+            made = self._make(zero)
+            self._made[zero] = made, self.refs, self.captured
+        found, self.refs, self.captured = self._made[zero]
+        return found
 
 
 def each_backward(backward: Any, change: Callable[[Any, tuple[bool, ...]], Any]) -> Any:

@@ -37,12 +37,12 @@ def _of_results(body: UOp, live: Slots) -> UOp:
     if found is None:
         found = tuple_of(_pruned([body.src[i] for i in live]))
         body.derived[key] = found
-        _inherit(found, body)
+        inherit(found, body)
     return found
 
 
-def _inherit(made: UOp, body: UOp) -> None:
-    """What is known of a body also holds for what was made of it."""
+def inherit(made: UOp, body: UOp) -> None:
+    """A body made of a pruned one is pruned, and flat if that is."""
     made.derived["prune", tuple(range(len(made.src)))] = made
     if body.derived.get("inline") is body:  # it is flat (lowering/inline.py)
         made.derived["inline"] = made
@@ -207,5 +207,5 @@ def _renumbered(body: UOp, avals: Sequence[Aval], slots: Sequence[int]) -> UOp:
     if found is None:
         params, outputs = open_vars(body, avals)
         found = body.derived[key] = reclose(outputs, [params[i] for i in slots])
-        _inherit(found, body)
+        inherit(found, body)
     return found

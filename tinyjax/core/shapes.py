@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinyjax.core.dims import DimExpr, Size, as_int, describe, maximum, minimum
-from tinyjax.core.errors import InconclusiveDimensionOperation
+from tinyjax.core.errors import BroadcastError, InconclusiveDimensionOperation
 
 Shape = tuple[Any, ...]
 
@@ -60,7 +60,7 @@ def unequal(error: type[Exception], *sizes: Size) -> tuple[type[Exception], str,
 def broadcast_shapes(*shapes: Sequence[Size]) -> Shape:
     """The shape that NumPy broadcasting gives; a symbolic size is that of an axis, never 1.
 
-    Raises: ValueError for sizes that differ, InconclusiveDimensionOperation if that depends on the
+    Raises: BroadcastError for sizes that differ, InconclusiveDimensionOperation if that depends on the
     size of a dimension.
     """
     rank = max(map(len, shapes), default=0)
@@ -73,7 +73,7 @@ def broadcast_shapes(*shapes: Sequence[Size]) -> Shape:
             if found == 1:
                 result[place] = size
             elif not equal_sizes(found, size, "Incompatible shapes for broadcasting", shapes):
-                raise ValueError(f"Incompatible shapes for broadcasting: {listed(shapes)}")
+                raise BroadcastError(f"Incompatible shapes for broadcasting: {listed(shapes)}")
     return tuple(result)
 
 

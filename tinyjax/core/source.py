@@ -14,18 +14,19 @@ from __future__ import annotations
 import ast
 import dis
 import functools
+import itertools
 import linecache
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any, TypeVar, cast
 
-from tinyjax.core.describe import describe_call
+from tinyjax.core.describe import describe_call, describe_operand, parameter_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
@@ -184,6 +185,11 @@ def operand_texts(site: Site, frame: FrameType | None = None) -> list[tuple[str 
     `a @ b` gives a, b; `jnp.dot(a, b=y)` gives a and b=y; `a.dot(b)` gives a, b, the receiver
     counting as an operand unless it is a module (which only the live `frame` can tell).
     """
+    return [(name, ast.unparse(part)) for name, part in operand_parts(site, frame)]
+
+
+def operand_parts(site: Site, frame: FrameType | None) -> list[tuple[str | None, ast.AST]]:
+    """The same, parsed."""
     text = locate(site).expression()
     if not text:
         return []
@@ -196,8 +202,7 @@ def operand_texts(site: Site, frame: FrameType | None = None) -> list[tuple[str 
     node: ast.AST = tree.body[0]
     if isinstance(node, ast.Expr):
         node = node.value
-    parts = operand_nodes(node, frame)
-    return [(name, ast.unparse(part)) for name, part in parts]
+    return operand_nodes(node, frame)
 
 
 def operand_nodes(node: ast.AST, frame: FrameType | None) -> list[tuple[str | None, ast.AST]]:
@@ -241,6 +246,48 @@ def is_module(node: ast.AST, frame: FrameType | None) -> bool:
             return False
         value = getattr(value, name, None)
     return isinstance(value, ModuleType)
+
+
+Given = tuple[str, Any, ast.AST | None]
+"""The name of a parameter, what the user gave for it, and how that is written."""
+
+
+def operands_of(call: Call, message: str | None = None) -> str:
+    """`  x = params['w']  f32[3,4]      y = v  f32[5]`: the arrays that the user gave a function.
+
+    What the user wrote for them is at the line that is running. Nothing if there is a message that
+    does not name the shape of one of them: it is about something else.
+    """
+    fun, args, kwargs = call
+    frame = user_frame()
+    parts = [] if frame is None else operand_parts((frame.f_code, frame.f_lasti), frame)
+    positional = [part for keyword, part in parts if keyword is None]
+    written = positional if len(positional) == len(args) else [None] * len(args)
+    keywords = {keyword: part for keyword, part in parts if keyword is not None}
+    names = itertools.chain(parameter_names(fun), itertools.repeat(""))
+    given = [*zip(names, args, written), *((k, x, keywords.get(k)) for k, x in kwargs.items())]
+    arrays = [array for each in given for array in arrays_in(*each)]
+    named = message is None or any(x.shape and str(x.shape) in message for _, x, _ in arrays)
+    if not named or not arrays:
+        return ""
+    shown = [
+        describe_operand(name, "" if p is None else ast.unparse(p), x) for name, x, p in arrays
+    ]
+    return f"  {'      '.join(shown)}"
+
+
+def arrays_in(name: str, value: Any, part: ast.AST | None) -> Iterator[Given]:
+    """The arrays of one argument, which may be a sequence of them."""
+    if type(value) in (list, tuple) and len(value) <= 8:
+        written: Sequence[ast.AST | None] = ()
+        if isinstance(part, ast.List | ast.Tuple):
+            written = part.elts
+        if len(written) != len(value) or any(isinstance(e, ast.Starred) for e in written):
+            written = [None] * len(value)
+        for i, (x, element) in enumerate(zip(value, written, strict=True)):
+            yield from arrays_in(f"{name}[{i}]" if name else "", x, element)
+    elif isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "dtype"):
+        yield name, value, part
 
 
 # --- name stacks --------------------------------------------------------------------------------
@@ -467,7 +514,13 @@ def is_deliberate(tb: TracebackType | None) -> bool:
 
 HANDLED = "_tinyjax_call"
 """Attribute of an exception that has left one of our functions: the line of its message that names the
-call, or nothing if none does."""
+call or its operands, or nothing if none does."""
+
+WANTS_OPERANDS = "_tinyjax_operands"
+"""Attribute of an exception: whether its message needs a line with the operands. `ShapeError` says it
+does; any other does if it names the shape of one."""
+
+IN_CALL = "  in "
 
 
 def name_user_line(error: BaseException, call: Call | None) -> None:
@@ -475,8 +528,8 @@ def name_user_line(error: BaseException, call: Call | None) -> None:
 
     It is the innermost line of user code that was running: in a function that we called, or the one
     that called us. What Python or NumPy raised in our code knows nothing of the user's arguments: the
-    `call` with its arguments is added too. Where one of our functions called another, that is the
-    outer one's.
+    `call` with its arguments is added too. Where we raised and shapes matter, the operands are. If one
+    of our functions called another, they are those of the outer one.
     """
     named = isinstance(error, NAMES_LINE) or type(error).__module__ == "tinyjax.errors"
     if not named or len(error.args) != 1:
@@ -484,20 +537,27 @@ def name_user_line(error: BaseException, call: Call | None) -> None:
     message, (tb, ours, site) = error.args[0], innermost(error)
     if not ours or not isinstance(message, str):
         return
-    inner = getattr(error, HANDLED, None)
+    inner, lines = getattr(error, HANDLED, None), message.rstrip("\n").split("\n")
     if inner is not None:
-        if inner and call is not None and site is None:
-            outer = f"  in {describe_call(*call)}"
-            error.args = (message.replace(inner, outer, 1),)
-            setattr(error, HANDLED, outer)
-        return
-    shown = "" if call is None or is_deliberate(tb) else f"  in {describe_call(*call)}"
+        if call is None or site is not None:
+            return
+        lines = [text for text in lines if text != inner]
+    shown = ""
+    if call is not None and (
+        inner.startswith(IN_CALL) if inner is not None else not is_deliberate(tb)
+    ):
+        shown = IN_CALL + describe_call(*call)
+    elif call is not None and site is None:
+        wanted = getattr(error, WANTS_OPERANDS, None)
+        shown = "" if wanted is False else operands_of(call, None if wanted else message)
     setattr(error, HANDLED, shown)
-    *before, last = message.rstrip("\n").split("\n")
-    after = [last] if before and (FIX.match(last) or USER_LINE.match(last)) else []
-    before = before if after else [*before, last]
-    line = "" if USER_LINE.search(message) else user_line(call_site() if site is None else site)
-    error.args = ("\n".join([part for part in (*before, shown, line, *after) if part]),)
+    place = len(lines) - (len(lines) > 1 and FIX.match(lines[-1]) is not None)
+    line = user_line(call_site() if site is None else site)
+    if USER_LINE.search(message):
+        line = ""
+        place = next((i for i, text in enumerate(lines) if i and USER_LINE.match(text)), place)
+    lines[place:place] = [text for text in (shown, line) if text]
+    error.args = ("\n".join(lines),)
 
 
 def hide_frames(error: BaseException, call: Call | None = None) -> None:

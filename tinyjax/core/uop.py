@@ -10,6 +10,7 @@ Reference: Filliâtre and Conchon, "Type-safe modular hash-consing" (2006).
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -76,7 +77,9 @@ _lock = shared_lock()
 _counts = [0]  # nodes made, for tests that bound the growth of graphs
 
 
-def _forget(ref: weakref.ref[UOp]) -> None:
+def _forget(ref: weakref.ref[UOp], ending: Callable[[], bool] = sys.is_finalizing) -> None:
+    if ending():  # comparing keys may run code of modules that are gone
+        return
     key = ref.key  # type: ignore[attr-defined]
     if _table.get(key) is ref:  # a new node may have taken the key meanwhile
         del _table[key]

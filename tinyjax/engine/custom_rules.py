@@ -30,9 +30,15 @@ from tinyjax.core.errors import UnexpectedTracerError, user_line
 from tinyjax.core.infos import Backward, CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, call_site
-from tinyjax.core.tree import leaf_paths, tree_map, tree_structure, tree_unflatten
+from tinyjax.core.tree import (
+    leaf_paths,
+    tree_map,
+    tree_structure,
+    tree_unflatten,
+    treedef_is_leaf,
+)
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
-from tinyjax.core.uop import UOp, Var
+from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import float0_zeros, leave
 from tinyjax.engine.effects import next_token, perform
@@ -48,7 +54,10 @@ from tinyjax.interpreters.trace import (
     Trace,
     differentiated,
     differentiated_outside,
+    innermost,
+    linear_part,
     open_trace,
+    outside,
     state,
     unbound,
 )
@@ -67,6 +76,16 @@ class CustomVJPException(UnexpectedTracerError):
             f"derivative, and zero would be wrong.\n{user_line(call_site())}\n"
             "  Pass the value as an explicit argument, or apply lax.stop_gradient to it."
         )
+
+
+def hidden(name: str, value: UOp) -> UnexpectedTracerError:
+    """The error for a rule that is staged when the call of its function is past, and then finds a traced
+    value that the call does not know of (`reachable`)."""
+    return UnexpectedTracerError(
+        f"a custom derivative rule of {name} uses a traced value {value.aval.str_short()} from outside "
+        f"that is hidden in an object.\n{user_line(call_site())}\n"
+        "  Let the rule close over it directly or in a pytree, or pass it as an argument."
+    )
 
 
 class SymbolicZero:
@@ -356,8 +375,8 @@ class Application:
 
 
 class StagedRule:
-    """Bodies made on demand. `captures` are the outer variables the function mentions: further
-    arguments of the call, in this order. `body` is the function's own, of `count` arguments; the last
+    """Bodies made on demand. `captures` are the outer variables that the function mentions
+    or that its rules close over: further arguments of the call, in this order. `body` is the function's own, of `count` arguments; the last
     of these, and of the outputs, are what the mutable arrays `held` hold: those from outside that the
     function or a forward rule may touch; `left` says which the function leaves alone. The derivative
     of what one holds passes through a rule that leaves it alone, or had it as an argument.
@@ -378,11 +397,18 @@ class StagedRule:
         self.is_argument = [any(r is x for x in application.refs.values()) for r in held]
         self._made: dict[Any, Any] = {}
         self._grows = False
+        self._at: Trace | None = None
         self.refs: tuple[Ref, ...] = ()
         self.kept: dict[Ref, Trace] = {}
         self.unlinked: set[Ref] = set()
         self._linked: dict[Any, list[bool]] = {}
         self._lost: dict[Any, list[bool]] = {}
+
+    @property
+    def applies(self) -> bool:
+        """Whether a derivative that is taken now is the rule's: one that it was settled for has it, of
+        a value that this one did not see (aux) a later one is that of the function, as in JAX."""
+        return self._at is None or self._at.open
 
     has_jvp = property(lambda self: self.application.owner.jvp_rule is not None)
     has_vjp = property(lambda self: self.application.owner.vjp_rule is not None)
@@ -405,28 +431,44 @@ class StagedRule:
         Later the variables of the open traces could not be matched to arguments of the call.
         """
         args = [*nodes, *self.captures]
-        zero = tuple(not differentiated(n) for n in args if dtypes.is_inexact(n.dtype))
         known = len(self.captures)
+        at = innermost(nodes)
+        # What stands for another value, in a vmap or a loop, may depend on a derivative further in.
+        self._at = None if any(v.bound is None for n in nodes for v in n.free) else at
         self._grows = True
         try:
-            make = self.vjp_bodies if self.has_vjp else self.jvp_body
-            make([n.aval for n in args], zero)
+            given = args if self._at is not None else nodes
+            none = (True,) * len(inexact_of([n.aval for n in args[len(given) :]]))
+            makers, before = self._makers(), -1
+            while before < len(self.captures):
+                before = len(self.captures)
+                self._made.clear()
+                for make in makers:
+                    avals = [n.aval for n in (*nodes, *self.captures)]
+                    more = (True,) * len(inexact_of(avals[len(args) :]))
+                    make(avals, zero_at(at, given) + none + more)
+                if len(makers) == 1:  # of two, each takes what the other captures
+                    break
         finally:
             self._grows = False
         return self.captures[known:]
 
+    def _makers(self) -> list[Callable[..., Any]]:
+        """What makes the bodies that the derivative, if it is known, may use."""
+        forward, reverse = self.application.owner.rules_for(self._at)
+        return [*[self.jvp_body] * forward, *[self.vjp_bodies] * reverse]
+
     def _capture(self, nodes: Sequence[UOp], local: Sequence[UOp]) -> None:
         if self._grows:
-            self.application.owner._refuse_active(nodes)
+            if self._at is not None:
+                self.application.owner._refuse_active(nodes, self._at)
             self.captures += outer_variables(nodes, [*local, *self.captures])
 
     def _close(self, nodes: Sequence[UOp], own: Sequence[UOp], more: Sequence[UOp]) -> UOp:
         """Parameters: own variables, the call's captures, then `more`."""
         body, captured = close(nodes, [*own, *self.captures, *more], keep_memory=True)
         if captured:
-            raise CustomVJPException(
-                self.application.name, "its rule closes over a traced value that it does not"
-            )
+            raise hidden(self.application.name, captured[0])
         return body
 
     def _user(self, avals: Sequence[Aval]) -> Sequence[Aval]:
@@ -570,19 +612,20 @@ class StagedRule:
                     late = [*starts, *trace.chain.starts]
                     live = [ct for ct in cts if ct is not None]
                     self._capture([*nodes, *finals, *trace.chain.tokens], [*res, *live, *late])
-                    if symbolic or self.captures:
-                        refuse_refs(trace.cells, bwd)
+                    if symbolic:
+                        back.refs = self.refs
                     rest = inexact_of([c.aval for c in self.captures])
                     nodes += [b.zeros(a.strip_weak_type()) for a in rest]
                     nodes += [*finals, *trace.chain.tokens]
                     given = [*res, *self.captures, *live, *late]
                     body, captured = close(nodes, given, keep_memory=True)
                 if captured:
-                    raise CustomVJPException(application.name, "its bwd closes over a traced value")
+                    raise hidden(application.name, captured[0])
                 return body
 
             none = (False,) * len(inexact_of(all_kinds))
-            back = Backward(backward) if symbolic else backward(none)
+            back: Any = Backward(backward)
+            back = back if symbolic else back.body(none)
             # What the call captures is handed to bwd as residuals.
             made = [*outs, *held, *self.captures, *chain.tokens]
             self._made[key] = self._close(made, own, chain.starts), back
@@ -600,8 +643,10 @@ class StagedRule:
 
 @dataclass(slots=True, eq=False)
 class PinnedRule:
-    """Bodies of rules that have run."""
+    """Bodies of rules that have run for the derivative `at`. A later derivative, of a value that this
+    one did not see, is one of what the rules have computed."""
 
+    at: Trace | None
     jvp: tuple[UOp, Flags] | None = None
     vjp: tuple[UOp, Any] | None = None
 
@@ -616,11 +661,17 @@ class PinnedRule:
         assert self.vjp is not None
         return self.vjp
 
+    @property
+    def applies(self) -> bool:
+        """Whether a derivative that is taken now is the rules'."""
+        return self.at is None or self.at.open
+
 
 @dataclass(slots=True)
 class Run:
     """What running a rule on bound variables gave: nodes to be closed over args and captures."""
 
+    at: Trace | None  # the derivative that the rules are for
     outs: list[UOp] = field(default_factory=list)
     out_tree: Any = None
     tangents: list[Tangent] = field(default_factory=list)
@@ -632,7 +683,6 @@ class Run:
     refs: tuple[Ref, ...] = ()  # that bwd touches; what they held before and hold after
     starts: list[UOp] = field(default_factory=list)
     finals: list[UOp] = field(default_factory=list)
-    outer: frozenset[Var] = frozenset()  # what else its cotangents are active for
     chain: Chain = field(default_factory=Chain)  # effects of the jvp rule that see tangents
     back_chain: Chain = field(default_factory=Chain)
 
@@ -748,18 +798,27 @@ class CustomFunction:
         self._refuse_active([leaf.node for leaf in tree_flatten(out)[0] if type(leaf) is Array])
         return out
 
+    def rules_for(self, at: Trace | None) -> tuple[bool, bool]:
+        """Whether a derivative may use the jvp rule, and the vjp rule: of two, reverse mode uses the
+        latter, forward mode the former. Both if it is not known which it is."""
+        forward, reverse = self.jvp_rule is not None, self.vjp_rule is not None
+        if forward and reverse and at is not None:
+            reverse = linear_part(at) == "transposed"
+            forward = not reverse
+        return forward, reverse
+
     def _staged(self, application: Application, nodes: list[UOp]) -> Any:
         """A CALL of the staged function, its rule to be staged when needed."""
         with open_trace(self.kind, self.fun, True) as trace:
             own = [trace.variable(n.aval) for n in nodes]
-            for ref in (*application.refs.values(), *reachable_refs(self)):
+            reached, values = reachable(self, application.statics)
+            for ref in (*application.refs.values(), *reached):
                 current(ref)
             outs, out_tree = application.primal(own)
             refs, starts, finals = written(trace)
             chain = trace.chain
             roots, own = [*outs, *finals, *chain.tokens], [*own, *starts]
-            captures = outer_variables(roots, [*own, *chain.starts])
-            self._refuse_active(roots)
+            captures = outer_variables([*roots, *values], [*own, *chain.starts])
             body, memory = close(roots, [*own, *captures], last=chain.starts)
         application.out_tree, application.out_avals = out_tree, [o.aval for o in outs]
         left, _ = leaves_alone(outs, starts, finals)
@@ -779,31 +838,33 @@ class CustomFunction:
         They are active for what differentiates outside of the innermost derivative, the one that
         the rules are for: functions with rules that these call have theirs run in turn.
         """
-        outer = differentiated_outside(nodes)
+        at = innermost(nodes)
+        outer = differentiated_outside(nodes, at)
         with open_trace(self.kind, self.fun, False) as trace:
             own = [trace.variable(n.aval, bound=b.stop_gradient(n), outer=outer) for n in nodes]
-            zero = tuple(not differentiated(n) for n in nodes if dtypes.is_inexact(n.dtype))
+            zero = zero_at(at, nodes)
             avals = [n.aval for n in nodes]
-            run = Run()
-            if self.vjp_rule is not None:
+            run = Run(at)
+            forward, reverse = self.rules_for(at)
+            if reverse:
                 run.outs, run.held, run.out_tree, held_tree = application.fwd(own, zero)
-            outs_jvp: list[UOp] = []
-            if self.jvp_rule is not None:
+            if forward:
                 run.dots = [trace.variable(a.strip_weak_type()) for a in inexact_of(avals)]
                 with open_trace("custom_jvp rule", self.jvp_rule, False) as rule_trace:
-                    outs_jvp, run.tangents, run.out_tree = application.jvp(own, run.dots, zero)
+                    run.outs, run.tangents, run.out_tree = application.jvp(own, run.dots, zero)
                 run.chain = rule_trace.chain
-                run.outs = run.outs or outs_jvp
             local = [*own, *run.dots, *run.chain.starts]
-            self._refuse_active([*run.everything(), *outs_jvp], outer)
-            captures = outer_variables([*run.everything(), *outs_jvp], local)
-            rule = self._pin(run, own, captures, outs_jvp)
-            if self.vjp_rule is not None:
+            self._refuse_active(run.everything(), at)
+            captures = outer_variables(run.everything(), local)
+            rule = PinnedRule(at)
+            if forward:
+                rule.jvp = self._close_jvp(run, own, captures)
+            if reverse:
 
                 def backward(zero_cts: Flags, known: Sequence[UOp] = ()) -> UOp:
                     late = replace(run)
                     self._run_backward(application, late, held_tree, avals, zero_cts, known)
-                    self._refuse_active(late.back, outer | late.outer)
+                    self._refuse_active(late.back, at)
                     made.refs, made.captured = late.refs, []
                     return self._close_backward(late, captures, made.captured)
 
@@ -835,10 +896,9 @@ class CustomFunction:
                 value = next(values, None)
                 if value is None:
                     return trace.variable(of.strip_weak_type())
-                outside = differentiated_outside([value])
-                run.outer |= outside
+                outer = differentiated_outside([value], run.at)
                 return trace.variable(
-                    of.strip_weak_type(), bound=b.stop_gradient(value), outer=outside
+                    of.strip_weak_type(), bound=b.stop_gradient(value), outer=outer
                 )
 
             cts = [
@@ -866,20 +926,16 @@ class CustomFunction:
         more += captured
         return body
 
-    def _pin(
-        self, run: Run, own: list[UOp], captures: list[UOp], outs_jvp: list[UOp]
-    ) -> PinnedRule:
-        rule = PinnedRule()
+    def _close_jvp(self, run: Run, own: list[UOp], captures: list[UOp]) -> tuple[UOp, Flags]:
+        """The jvp rule, the captured variables among its arguments."""
         more = [trace_free(c) for c in captures if dtypes.is_inexact(c.dtype)]
-        if self.jvp_rule is not None:
-            live = [t for t in run.tangents if t is not None]
-            body, _ = close(
-                [*outs_jvp, *live, *run.chain.tokens],
-                [*own, *captures, *run.dots, *more, *run.chain.starts],
-                keep_memory=True,
-            )
-            rule.jvp = body, zero_tangents(outs_jvp, run.tangents)
-        return rule
+        live = [t for t in run.tangents if t is not None]
+        body, _ = close(
+            [*run.outs, *live, *run.chain.tokens],
+            [*own, *captures, *run.dots, *more, *run.chain.starts],
+            keep_memory=True,
+        )
+        return body, zero_tangents(run.outs, run.tangents)
 
     def _close_forward(self, run: Run, own: list[UOp], captures: list[UOp]) -> UOp:
         """fwd: outputs and residuals, the captured variables among these."""
@@ -906,10 +962,11 @@ class CustomFunction:
                 assign(ref, after.node if what == "passed" else b.stop_gradient(after.node))
         return tree_unflatten(out_tree, found[:count])
 
-    def _refuse_active(self, nodes: Sequence[UOp], own: frozenset[Var] = frozenset()) -> None:
-        """Raise if one of these is active other than through arguments, which are so by `own`."""
+    def _refuse_active(self, nodes: Sequence[UOp], at: Trace | None = None) -> None:
+        """Raise if one of these is active other than through arguments, unless it is so for what
+        differentiates outside of the derivative `at`, which sees what the rules have computed."""
         for n in nodes:
-            variables = [v for v in differentiated(n) if v not in own]
+            variables = [v for v in differentiated(n) if not outside(v, at)]
             if variables:
                 raise CustomVJPException(name_of(self.fun), variables[0].path)
 
@@ -952,35 +1009,59 @@ def refuse_refs(refs: Iterable[Ref], fun: Any) -> None:
         )
 
 
-def reachable_refs(owner: CustomFunction) -> list[Ref]:
-    """The Refs of open traces that a function with rules or its forward rules close over, directly,
-    in containers, or in functions that these close over."""
-    found: dict[int, Ref] = {}
+def reachable(owner: CustomFunction, statics: Sequence[Any]) -> tuple[list[Ref], list[UOp]]:
+    """The Refs and the values of open traces that a function with rules, its rules and its static
+    arguments close over, directly, in pytrees, or in functions that these close over. (Refs that only
+    a bwd closes over are its own: it finds them when it runs.)"""
+    refs: dict[int, Ref] = {}
+    values: dict[UOp, None] = {}
+    forward = [owner.fun, owner.jvp_rule, *(owner.vjp_rule or ())[:1], *statics]
+    for x in closed_over(forward):
+        if isinstance(x, Ref) and (x.trace is None or x.trace.open):
+            refs[id(x)] = x
+    for x in closed_over([*forward, *(owner.vjp_rule or ())]):
+        if type(x) is Array and all(v.trace in state.traces for v in x.node.free):
+            values[x.node] = None
+    return list(refs.values()), list(values)
+
+
+def closed_over(functions: Sequence[Any]) -> list[Any]:
+    """The leaves that functions close over, and these functions."""
     seen: dict[int, Any] = {}
-    todo: list[Any] = [owner.fun, owner.jvp_rule, (owner.vjp_rule or (None,))[0]]
+    found: list[Any] = []
+    todo = list(functions)
     while todo:
         x = todo.pop()
         if id(x) in seen:
             continue
         seen[id(x)] = x
-        if isinstance(x, Ref):
-            if x.trace is None or x.trace.open:
-                found[id(x)] = x
-        elif isinstance(x, FunctionType):
+        if isinstance(x, FunctionType):
             cells = [c.cell_contents for c in x.__closure__ or () if not empty(c)]
             names = (x.__globals__.get(name) for name in x.__code__.co_names)
-            todo += [*cells, *(x.__defaults__ or ()), *(v for v in names if isinstance(v, Ref))]
+            held = [v for v in names if isinstance(v, (Ref, Array))]
+            todo += [*cells, *(x.__defaults__ or ()), *held]
         elif isinstance(x, functools.partial):
             todo += [x.func, *x.args, *x.keywords.values()]
         elif isinstance(x, CustomFunction):
             todo += [x.fun, x.jvp_rule, *(x.vjp_rule or ())]
-        elif isinstance(x, (tuple, list)):
-            todo += x
-        elif isinstance(x, dict):
-            todo += x.values()
+        elif hasattr(x, "__wrapped__"):
+            todo.append(x.__wrapped__)
+        elif isinstance(x, (tuple, list, dict)):  # keys need not have an order here
+            todo += x.values() if isinstance(x, dict) else x
+        elif treedef_is_leaf(tree_structure(x)):
+            found.append(x)
         else:
-            todo.append(getattr(x, "__wrapped__", None))
-    return list(found.values())
+            todo += tree_flatten(x)[0]
+    return found
+
+
+def zero_at(trace: Trace | None, nodes: Sequence[UOp]) -> Flags:
+    """Which of the inexact ones the derivative `trace` is not asked for."""
+    return tuple(
+        all(v.trace is not trace for v in differentiated(n))
+        for n in nodes
+        if dtypes.is_inexact(n.dtype)
+    )
 
 
 def empty(cell: CellType) -> bool:

@@ -457,35 +457,37 @@ def split_aux(out: Any, fun: Any, has_aux: bool) -> tuple[Any, Any]:
     return out[0], out[1]
 
 
+def given_derivative(x: Any, of: Aval, name: str = "") -> tuple[UOp | None, Aval, Aval]:
+    """A (co)tangent that the user gives of a value `of`: a node (None for float0), its aval, and the
+    one it should have. The caller compares shapes and dtypes, which must be equal: nothing is
+    promoted, weakly typed or not, as in JAX."""
+    found, expected = shaped_abstractify(x, name), of.to_tangent_aval()
+    if dtypes.float0 in (found.dtype, expected.dtype):
+        return None, found, expected
+    return lift(x, name), found, expected
+
+
 def tangent_node(t: Any, primal: UOp, path: str) -> UOp | None:
     """A tangent given by the user, checked against its primal; None for float0."""
-    if getattr(t, "dtype", None) == dtypes.float0 or not dtypes.is_inexact(primal.dtype):
-        given = getattr(t, "dtype", None)
-        if dtypes.is_inexact(primal.dtype) or given != dtypes.float0:
-            raise TypeError(
-                "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in "
-                "case of int/bool primal dtype the tangent dtype must be float0. Got primal dtype "
-                f"{primal.dtype.name} and tangent dtype "
-                f"{given if given is not None else type(t).__name__} "
-                f"for {path}."
-            )
-        return None
-    node = lift(t, path)
-    if node.aval.weak_type and node.dtype != primal.dtype and dtypes.is_inexact(node.dtype):
-        node = b.cast(node, primal.dtype)
-    if node.dtype != primal.dtype:
+    node, found, expected = given_derivative(t, primal.aval, path)
+    if found.dtype != expected.dtype:
         raise TypeError(
-            "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in "
-            "case "
-            "of int/bool primal dtype the tangent dtype must be float0. Got primal dtype "
-            f"{primal.dtype.name} and tangent dtype {node.dtype.name} for {path}."
+            "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in case of "
+            "int/bool primal dtype the tangent dtype must be float0. Got primal dtype "
+            f"{dtype_name(primal.dtype)} and so expected tangent dtype {dtype_name(expected.dtype)}, "
+            f"but got tangent dtype {dtype_name(found.dtype)} for {path}."
         )
-    if node.shape != primal.shape:
+    if found.shape != expected.shape:
         raise ValueError(
             "jvp called with different primal and tangent shapes; "
-            f"Got primal shape {primal.shape} and tangent shape as {node.shape} for {path}"
+            f"Got primal shape {primal.shape} and tangent shape as {found.shape} for {path}"
         )
-    return b.cast(node, primal.dtype)
+    return None if node is None else b.cast(node, primal.dtype)
+
+
+def dtype_name(dtype: Any) -> str:
+    """`float32`; float0, whose own name says nothing, as such."""
+    return "float0" if dtype == dtypes.float0 else str(dtype.name)
 
 
 def jvp(
@@ -658,16 +660,16 @@ class Linearized(LinearFunction):
             )
         given = []
         for i, (t, of) in enumerate(zip(leaves, self.in_avals, strict=True)):
-            if not dtypes.is_inexact(of.dtype):
-                continue
-            node = lift(t)
-            if node.shape != of.shape or (node.dtype != of.dtype and not node.aval.weak_type):
+            node, found, expected = given_derivative(t, of)
+            if (found.shape, found.dtype) != (expected.shape, expected.dtype):
                 raise ValueError(
-                    "linearized function called on tangent values inconsistent with the original "
-                    f"primal values: got tangent {i} of type {node.aval.str_short()} for a primal "
-                    f"of type {of.str_short()}."
+                    "linearized function called on tangent values inconsistent with the original primal "
+                    f"values: Got tangent aval {found.str_short()} for primal aval {of.str_short()} but "
+                    f"expected {expected.str_short()} (argument "
+                    f"{leaf_paths('tangents', self.in_tree)[i]} of the linearized {self.name})"
                 )
-            given.append(b.cast(node, of.dtype))
+            if node is not None:
+                given.append(b.cast(node, of.dtype))
         held = [r.node for r in self.residuals]
         values = iter(apply_effectful(self, self.linear, [*held, *given]))
         nodes = [
@@ -702,21 +704,18 @@ class VjpFunction(LinearFunction):
                 f"{tree}, but expected to match {self.out_tree}"
             )
         cts: list[UOp] = []
-        flags = []
         for i, (ct, of) in enumerate(zip(leaves, self.out_avals, strict=True)):
-            if not dtypes.is_inexact(of.dtype):
-                continue
-            node = lift(ct)
-            wrong = node.shape != of.shape or (node.dtype != of.dtype and not node.aval.weak_type)
-            if wrong:
+            node, found, expected = given_derivative(ct, of)
+            # As in JAX, what an integer output gets in the place of float0 does not matter.
+            fits = found.dtype == expected.dtype or expected.dtype == dtypes.float0
+            if found.shape != expected.shape or not fits:
                 raise ValueError(
                     f"unexpected JAX type (e.g. shape/dtype) for argument to vjp function: got "
-                    f"{node.aval.str_short()}, but expected {of.str_short()} because the "
+                    f"{found.str_short()}, but expected {expected.str_short()} because the "
                     f"corresponding output of the function {self.name} had JAX type "
                     f"{of.str_short()} ({leaf_paths('output', self.out_tree)[i]})"
                 )
-            flags.append(self.nonzero[i])
-            if self.nonzero[i]:
+            if node is not None and self.nonzero[i]:
                 cts.append(b.cast(node, of.dtype))
         held = [r.node for r in self.residuals]
         inexact = [a for a in self.in_avals if dtypes.is_inexact(a.dtype)]
@@ -907,8 +906,7 @@ def linear_transpose(
             )
         cts = [lift(ct) for ct in given]
         for ct, of in zip(cts, traced.out_avals, strict=True):
-            fits = ct.dtype == of.dtype or ct.aval.weak_type
-            if ct.shape != of.shape or not fits:
+            if (ct.shape, ct.dtype) != (of.shape, of.dtype):
                 raise TypeError(
                     f"cotangent type does not match function output, expected {of.str_short()} but "
                     f"got {ct.aval.str_short()}."

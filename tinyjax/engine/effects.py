@@ -27,6 +27,7 @@ from tinyjax.interpreters.effects import (
     SPLIT,
     START,
     TAPED,
+    Unkept,
     inserted,
     refuse_derivative,
     without,
@@ -35,6 +36,9 @@ from tinyjax.interpreters.linearize import Advanced, taken_ahead
 from tinyjax.interpreters.trace import (
     Trace,
     differentiated,
+    innermost,
+    linear_apart,
+    linear_part,
     rebind,
     state,
     unbound,
@@ -74,7 +78,12 @@ def effect_results(node: UOp) -> list[UOp]:
     if place is None:
         return values
     if node.operands[token_of(node.operands) or 0] is START:
-        return without(happen(node), place)
+        try:
+            return without(happen(node), place)
+        except Unkept:  # a jvp rule whose values depend on tangents: when these are known
+            src = tuple(state.chains[-1].take() if s is START else s for s in node.src)
+            node = node.with_src(src)
+            values = results(node)
     state.chains[-1].last = values[place]
     return without(values, place)
 
@@ -105,7 +114,8 @@ def happen_inside(node: UOp) -> list[UOp]:
     inner = UOp(node.op, (*node.bodies, *again), node.arg)
     flags = tuple(bool(differentiated(s)) for s in operands)
     if any(flags):
-        inner = RULED[node.op](inner, flags, again[token_of(operands) or 0])
+        with linear_apart(linear_part(innermost(operands))):
+            inner = RULED[node.op](inner, flags, again[token_of(operands) or 0])
         ahead = taken_ahead(inner, reverse_flags(operands))
         if ahead is not None:
             return inserted(happen_ahead(node, ahead), place, START)

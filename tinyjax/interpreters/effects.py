@@ -38,7 +38,7 @@ from tinyjax.core.uop import (
     tuple_of,
 )
 from tinyjax.interpreters.jvp import Tangent, jvp
-from tinyjax.interpreters.trace import Chain, state
+from tinyjax.interpreters.trace import Chain, state, uses_vjp
 
 START = const(False, dtypes.bool_, True)
 """The token of an effect that nothing precedes: one that happens now."""
@@ -171,10 +171,15 @@ def apart(outs: Sequence[UOp], last: UOp, touts: Sequence[Tangent], dots: Sequen
 class Ruled(DerivedRule):
     """The rule of a call whose body is the rule's own: what it computes of the function's results.
 
-    `zero` says for which of the inexact arguments the rule was asked (zero: not differentiated).
+    `zero` says for which of the inexact arguments the rule was asked (zero: not differentiated), and
+    `reverse` whether it was the vjp rule.
     """
 
     zero: tuple[bool, ...]
+    reverse: bool
+
+    has_jvp = property(lambda self: not self.reverse)
+    has_vjp = property(lambda self: self.reverse)
 
     def jvp_body(self, avals: Sequence[Aval], zero: tuple[bool, ...]) -> tuple[UOp, Any]:
         """The rule's, for the same arguments as before."""
@@ -193,7 +198,7 @@ def ruled(body: UOp, avals: Sequence[Aval], on: tuple[bool, ...]) -> UOp:
 
     Effects of rules come where the call stands.
     """
-    key = ("ruled", on)
+    key = ("ruled", on, state.linear == "transposed")
     found = body.derived.get(key)
     if found is None:
         found = body.derived[key] = _ruled(body, avals, on)
@@ -239,19 +244,39 @@ def ruled_call(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
             return n
         given = without(flags, place)
         inexact = [i for i, a in enumerate(args) if dtypes.is_inexact(a.dtype)]
-        rule = Ruled(rule, tuple(not given[i] for i in inexact))
+        rule = Ruled(rule, tuple(not given[i] for i in inexact), uses_vjp(rule))
     avals = [a.aval for a in args]
-    dots = [] if rule.has_vjp else tangents_of(avals)
-    body = rule.vjp_bodies(avals, ())[0] if rule.has_vjp else rule.jvp_body(avals, ())[0]
+    dots = [] if rule.reverse else tangents_of(avals)
+    body = rule.vjp_bodies(avals, ())[0] if rule.reverse else rule.jvp_body(avals, ())[0]
     if place is None and not has_effects(body):
         return n
+    count = len(results(n)) - (place is not None)
+    if sees_tangents(body, len(args), count):
+        raise Unkept
     params = [fresh_var(a) for a in (*avals, TOKEN)]
     values, last = apply_rule(body, [*params[:-1], *dots], params[-1])
     assert last is not None
-    count = len(results(n)) - (place is not None)
     known = apart(values[:count], last, [], dots)
     own = reclose([*known.outs, known.last], params)
     return UOp(Op.CALL, (own, *args, token), replace(info, rule=rule))
+
+
+def sees_tangents(body: UOp, arguments: int, count: int) -> bool:
+    """Whether one of the first `count` results of a rule depends on more than its arguments, which are
+    the first parameters: on tangents."""
+    key = ("sees tangents", arguments, count)
+    found = body.derived.get(key)
+    if found is None:
+        seen: set[UOp] = set()
+        todo = list(body.src[:count])
+        while todo:
+            n = todo.pop()
+            if n not in seen and n.aval is not TOKEN:
+                seen.add(n)
+                todo += n.operands
+        found = any(n.op is Op.PARAM and n.arg[0] >= arguments for n in seen)
+        body.derived[key] = found
+    return bool(found)
 
 
 def with_bodies(n: UOp, flags: tuple[bool, ...], avals: Sequence[Aval]) -> UOp:
@@ -509,8 +534,9 @@ def split_scan(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> P
 
 
 class Unkept(Exception):
-    """The results of callbacks in a while loop cannot be kept: nothing can be computed again, so a
-    checkpoint around it is none (and reverse mode is refused for the loop)."""
+    """Effects cannot be taken apart from what is computed. The results of callbacks in a while loop
+    cannot be kept: nothing can be computed again, so a checkpoint around it is none (and reverse mode is
+    refused for the loop). Or the results of a rule depend on tangents, which come later."""
 
 
 class Tape:

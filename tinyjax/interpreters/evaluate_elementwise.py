@@ -81,6 +81,20 @@ def binary(f: Callable[[Array, Array], Any]) -> Row:
     return row
 
 
+def rounded_once(f: np.ufunc) -> Callable[..., Any]:
+    """`f` with float32 computed in float64: NumPy's own loops are off by 2 to 4 units there.
+
+    For the functions of which more than 2 was measured. Cost: 1 us, and 1 ns per element.
+    """
+
+    def of(*args: Array) -> Any:
+        if args[0].dtype == np.float32:
+            return f(*args, dtype=np.float64).astype(np.float32)
+        return f(*args)
+
+    return of
+
+
 def predicate(f: Callable[..., Any]) -> Row:
     """Row of a function with a bool result."""
 
@@ -267,9 +281,12 @@ def complex_expm1(x: Array) -> Any:
     return y
 
 
+exp = rounded_once(np.exp)
+
+
 def logistic(x: Array) -> Any:
     """1 / (1 + e**-x) without overflow: for x < 0 it is e**x / (1 + e**x)."""
-    small = np.exp(-np.abs(x))
+    small = exp(-np.abs(x))
     return np.where(x < 0, small, np.ones((), x.dtype)) / (1 + small)
 
 

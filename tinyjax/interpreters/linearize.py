@@ -26,11 +26,10 @@ from tinyjax.core.body import (
     open_body,
     open_calls,
     open_vars,
-    params_of,
     reclose,
 )
 from tinyjax.core.composites import KIND
-from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo, each_backward
+from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import (
     UOp,
@@ -60,15 +59,16 @@ from tinyjax.interpreters.effects import (
     refuse_derivative,
     repeated,
     ruled,
+    sees_tangents,
     split,
     token_index,
     without,
 )
 from tinyjax.interpreters.host_rules import host_call_jvp
 from tinyjax.interpreters.jvp import Tangent, instantiate, jvp
-from tinyjax.interpreters.residuals import LITERALS, choose_residuals
+from tinyjax.interpreters.residuals import LITERALS, choose_residuals, in_slots, shared_slots
 from tinyjax.interpreters.saveable import saveable
-from tinyjax.interpreters.trace import linear_apart, open_chain, state
+from tinyjax.interpreters.trace import linear_apart, open_chain, state, uses_vjp
 
 Result = tuple[UOp, list[Tangent]]
 
@@ -388,6 +388,9 @@ def call_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     """Forward call with residuals, and a linear call; custom rules take the place of the body."""
     info: CallInfo = node.arg
     args, tangents = node.src[1:], list(dsrc[1:])
+    if not getattr(info.rule, "applies", True):
+        info = replace(info, kind="jit", rule=None)
+        node = UOp(Op.CALL, node.src, info)
     if info.rule is not None:
         return custom_jvp_call(node, tangents)
     if info.kind == "checkpoint" and token_of(args) is not None:
@@ -451,9 +454,9 @@ def checkpoint_with_effects_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     repeats the prints."""
     info, body, args = node.arg, node.src[0], node.src[1:]
     avals, place, out = [a.aval for a in args], token_of(args), token_index(body)
-    body = ruled(body, avals, tuple(t is not None for t in dsrc[1:]))
     once = replace(info, kind="jit", policy=None)
     try:
+        body = ruled(body, avals, tuple(t is not None for t in dsrc[1:]))
         parts, repeat = split(body, avals), repeated(body, avals)
     except Unkept:
         return call_jvp(UOp(Op.CALL, (body, *args), once), dsrc)
@@ -484,8 +487,14 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
     zero = tuple(tangents[i] is None for i in inexact_args)
     number = len(kinds_out)
     inexact_out = [dtypes.is_inexact(o.dtype) for o in kinds_out]
-    if not rule.has_vjp:
+    if not uses_vjp(rule):
         body, out_zero = rule.jvp_body(avals, zero)
+        if state.linear is not None and sees_tangents(body, len(args), number):
+            raise ValueError(
+                "Linearization failed to produce known values for all output primals: the values that the "
+                f"jvp rule of {info.name} returns depend on tangents.\n"
+                "  Let only the second of the two things that it returns depend on them, or use jax.jvp."
+            )
         values, token = apply_rule(body, [*args, *given], token)
         rest, zeros = iter(values[number:]), iter(out_zero)
         for on in inexact_out:
@@ -496,46 +505,14 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
     values, token = apply_rule(forward, args, token)
     held = values[number:]
     kinds = tuple(tangent_aval(o) for o, on in zip(kinds_out, inexact_out, strict=True) if on)
-    tangent_body = None
-    if rule.has_jvp:
-        tangent_body, backward = with_forward_rule(rule, avals, zero, held, backward, kinds, number)
-        held = [*held, *args]
     refs = getattr(rule, "refs", ())
-    info_lin = CustomLinInfo(len(held), kinds, backward, info.name, tangent_body, refs)
+    info_lin = CustomLinInfo(len(held), kinds, backward, info.name, refs=refs)
     linear = iter(results(UOp(Op.CUSTOM_LIN, (*held, *given), info_lin)))
     outs = [next(linear) if on else None for on in inexact_out]
     cut = getattr(rule, "cut", ())
     outs = [None if i in cut else t for i, t in enumerate(outs)]
     primal = tuple_of(inserted(values[:number], out_place, token))
     return primal, inserted(outs, out_place, None)
-
-
-def with_forward_rule(
-    rule: Any,
-    avals: Sequence[Aval],
-    zero: tuple[bool, ...],
-    held: Sequence[UOp],
-    backward: UOp,
-    kinds: Sequence[Aval],
-    number: int,
-) -> tuple[UOp, UOp]:
-    """Both bodies of a linear map whose residuals are (those of the vjp rule, the arguments)."""
-    body, out_zero = rule.jvp_body(avals, zero)
-    body = quiet(body, [*avals, *(tangent_aval(a) for a in avals if dtypes.is_inexact(a.dtype))])
-    held_vars = [fresh_var(h.aval) for h in held]
-    arg_vars = [fresh_var(a) for a in avals]
-    dots = [fresh_var(tangent_aval(a)) for a in avals if dtypes.is_inexact(a.dtype)]
-    rest = iter(open_body(body, [*arg_vars, *dots])[number:])
-    touts = [b.zeros(k) if z else next(rest) for k, z in zip(kinds, out_zero, strict=True)]
-    forward = reclose(touts, [*held_vars, *arg_vars, *dots])
-
-    def with_args(back: UOp, _: tuple[bool, ...]) -> UOp:
-        known = params_of(back)
-        more = range(len(held), max(known, default=-1) + 1)
-        rest = [fresh_var(known.get(i, TOKEN)) for i in more]
-        return reclose(open_body(back, [*held_vars, *rest]), [*held_vars, *arg_vars, *rest])
-
-    return forward, each_backward(backward, with_args)
 
 
 def custom_lin_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
@@ -734,19 +711,15 @@ def while_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         primal = tuple_of(
             inserted(without(known, place), place, (values if applied else known)[place])
         )
-    elif place is not None:
-        needs_tangent = depends_on(outs, [t.arg for t in (*d_consts, *d_carry)])
-        if any(map(needs_tangent, outs)):
-            primal = tuple_of(values[:count])
-        else:
-            node = UOp(Op.WHILE, (cond, reclose(outs, params), *args), info)
-            primal = tuple_of(results(node))
+    elif any(map(depends_on(outs, [t.arg for t in (*d_consts, *d_carry)]), outs)):
+        primal = tuple_of(values[:count])
+    else:  # what rules compute stands for what their functions do
+        primal = tuple_of(results(UOp(Op.WHILE, (cond, reclose(outs, params), *args), info)))
+        if place is not None:
             try:
                 values = results(SPLIT[Op.WHILE](loop, loop.src, loop.src, QUIET).replay)
             except Unkept:
                 primal = tuple_of(values[:count])
-    else:  # what rules compute stands for what their functions do
-        primal = tuple_of(results(UOp(Op.WHILE, (cond, reclose(outs, params), *args), info)))
     out: list[Tangent] = []
     for flag in on:
         out.append(values[count] if flag else None)
@@ -811,33 +784,14 @@ def linear_branches(made: Sequence[Parts]) -> LinearBranches:
     late = any(m.late is not None for m in made)
     columns = zip(*(m.out_tangents for m in made), strict=True)
     nonzero = [any(t is not None for t in column) for column in columns]
-    slots: list[Aval] = []
-    uses: list[dict[UOp, int]] = []
-    for m in made:
-        taken: set[int] = set()
-        use: dict[UOp, int] = {}
-        inputs = set(m.params)
-        for r in m.residuals:
-            if r in inputs:
-                continue
-            kind = r.aval.strip_weak_type()
-            spot = next((i for i, s in enumerate(slots) if i not in taken and s is kind), None)
-            if spot is None:
-                spot = len(slots)
-                slots.append(kind)
-            taken.add(spot)
-            use[r] = spot
-        uses.append(use)
+    rest = [[r for r in m.residuals if r not in set(m.params)] for m in made]
+    slots, places = shared_slots(rest)
     forward_bodies, linear_bodies = [], []
-    for m, use in zip(made, uses, strict=True):
-        by_slot = {i: r for r, i in use.items()}
-        stored = [
-            b.cast_like(by_slot[i], s) if i in by_slot else b.zeros(s) for i, s in enumerate(slots)
-        ]
-        forward_bodies.append(reclose([*m.outputs, *stored], m.params))
+    for m, values, spots in zip(made, rest, places, strict=True):
+        forward_bodies.append(reclose([*m.outputs, *in_slots(values, spots, slots)], m.params))
         held = [fresh_var(s) for s in slots]
         args_held = [fresh_var(p.aval) for p in m.params]
-        mapping = {r: held[i] for r, i in use.items()}
+        mapping = {r: held[i] for r, i in zip(values, spots, strict=True)}
         mapping.update(
             {p: v for p, v in zip(m.params, args_held, strict=True) if p in set(m.residuals)}
         )

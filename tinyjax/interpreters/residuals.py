@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from tinyjax.core import build as b
+from tinyjax.core.avals import Aval
 from tinyjax.core.dims import largest
 from tinyjax.core.ops import ELEMENTWISE, IDENTITIES, MOVEMENT, Op
 from tinyjax.core.uop import UOp
@@ -136,3 +138,26 @@ def choose_residuals(frontier: Sequence[UOp], free: Collection[UOp]) -> list[UOp
     flow.saturate(source, sink)
     behind = flow.reaching(sink)
     return [n for n in order if leave[n] in behind and enter[n] not in behind]
+
+
+def shared_slots(values: Sequence[Sequence[UOp]]) -> tuple[list[Aval], list[list[int]]]:
+    """Places for what each of several branches keeps, and which of them it uses: values of different
+    branches share a place if they have one aval."""
+    slots: list[Aval] = []
+    places: list[list[int]] = []
+    for of_branch in values:
+        mine: list[int] = []
+        for value in of_branch:
+            kind = value.aval.strip_weak_type()
+            free = (i for i, s in enumerate(slots) if i not in mine and s is kind)
+            at = next(free, len(slots))
+            slots += [kind] * (at == len(slots))
+            mine.append(at)
+        places.append(mine)
+    return slots, places
+
+
+def in_slots(values: Sequence[UOp], places: Sequence[int], slots: Sequence[Aval]) -> list[UOp]:
+    """What a branch puts into all places: its values, and zeros."""
+    mine = dict(zip(places, values, strict=True))
+    return [b.cast_like(mine[i], s) if i in mine else b.zeros(s) for i, s in enumerate(slots)]

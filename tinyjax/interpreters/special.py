@@ -23,6 +23,9 @@ ERF = (
 )  # fmt: skip
 """erf(sqrt(u)) / sqrt(u) on [0, 1]; error 7e-18."""
 
+ERF_SLOPE = 1.128379225730896, -5.863538342219759e-08
+"""2 / sqrt(pi), the last of them, as a float32 and the rest."""
+
 ERFC_SCALE = 3.0
 ERFC_TAIL = (
     3.4067993470325632e-09, -7.763887917930938e-09, -2.030202389500691e-08,
@@ -88,17 +91,34 @@ def in_float64(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
 # --- error function ---------------------------------------------------------------------------
 
 
-def exp_minus_square(x: Array) -> Array:
-    """e**(-x*x) without the rounding of x*x, which e** would magnify by x*x."""
-    high = x.astype(np.float32).astype(np.float64)  # 24 bits: its square is exact
-    return np.exp(-high * high) * np.exp(-(x - high) * (x + high))
+def in_float32(x: Array) -> Array:
+    """x rounded to 24 bits, of which a product with 24 others is exact."""
+    return x.astype(np.float32).astype(np.float64)
 
 
 def erfc_tail(x: Array) -> Array:
-    """erfc for x >= 0.5: e**(-x*x) / (1 + 2x) * Q(t); 0 from 27 on."""
+    """erfc for x >= 0.5: e**(-x*x) / (1 + 2x) * Q(t); 0 from 27 on.
+
+    What the rounding of x*x, which e** would magnify by x*x, and that of 1 + 2x change is added
+    at the end.
+    """
     x = np.minimum(x, 30.0)  # NaN stays; infinity would give inf/inf
     t = (x - ERFC_SCALE) / (x + ERFC_SCALE)
-    y: Array = exp_minus_square(x) / (1 + 2 * x) * horner(ERFC_TAIL, t)
+    high = in_float32(x)  # 24 bits: its square is exact
+    below = 1 + 2 * x
+    lost = (2 * x - (below - 1)) / below
+    y: Array = np.exp(-high * high) * (horner(ERFC_TAIL, t) / below)
+    y += y * (np.expm1(-(x - high) * (x + high)) - lost)
+    return y
+
+
+def erf_minus(x: Array, p: Array) -> Array:
+    """erf(x) - p for |x| <= 1, with the leading term's product exact."""
+    high = in_float32(x)
+    lead, rest = ERF_SLOPE
+    u = x * x
+    y: Array = high * rest + (x - high) * ERF[-1] + x * u * horner(ERF[:-1], u)
+    y += high * lead - p
     return y
 
 
@@ -135,7 +155,7 @@ def erfc(x: Array) -> Array:
 def erfinv(y: Array) -> Array:
     """Inverse of erf: Winitzki's approximation, then three Halley steps (each triples the digits).
 
-    +-1 give infinities, beyond them NaN. For |y| > 1/2 the steps solve erfc(x) = 1 - |y|, which is
+    +-1 give infinities, beyond them NaN. For |x| > 1 the steps solve erfc(x) = 1 - |y|, which is
     exact there and keeps relative accuracy in the tail.
     """
     p = np.abs(y)
@@ -146,15 +166,11 @@ def erfinv(y: Array) -> Array:
     b = 2 / (math.pi * a) + log / 2
     x = np.sqrt(np.sqrt(b * b - log / a) - b)
     x = np.where(p < 1e-8, p * (math.sqrt(math.pi) / 2), x)
+    low = p <= 0.84  # erf(1) is a little more
     for _ in range(3):
-        slope = 2 / math.sqrt(math.pi) * exp_minus_square(x)
-        low = p <= 0.5
-        excess = np.where(
-            low,
-            erf_near_zero(np.where(low, x, 0.0)) - p,
-            (1 - p) - erfc_tail(np.where(low, 1.0, x)),
-        )
-        step = excess / slope
+        near = erf_minus(np.where(low, x, 0.0), p)
+        excess = np.where(low, near, (1 - p) - erfc_tail(np.where(low, 1.0, x)))
+        step = excess / (ERF[-1] * np.exp(-x * x))
         x = x - step / (1 + x * step)
     x = np.where(inner, x, np.where(np.abs(y) == 1, math.inf, math.nan))
     return np.copysign(x, y)

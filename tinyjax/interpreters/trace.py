@@ -174,6 +174,17 @@ def linear_apart(what: str | None) -> Iterator[None]:
         state.linear = saved
 
 
+def linear_part(trace: Trace | None) -> str | None:
+    """What a grad-like trace will do with linear parts, as `linear_apart` has it."""
+    kind = None if trace is None else trace.kind
+    return "transposed" if kind in ("grad", "vjp") else "applied" if kind == "linearize" else None
+
+
+def uses_vjp(rule: Any) -> bool:
+    """Whether a derivative that is taken now uses a vjp rule: of two rules in reverse mode only."""
+    return bool(rule.has_vjp) and (state.linear == "transposed" or not rule.has_jvp)
+
+
 @contextmanager
 def no_traces() -> Iterator[None]:
     """Run at once whatever is inside, as if no trace were open (constants, initial values)."""
@@ -261,11 +272,8 @@ def differentiated(node: UOp) -> list[Var]:
     return [v for v in active(node) if v.trace is None or v.trace.open]
 
 
-def differentiated_outside(nodes: Sequence[UOp]) -> frozenset[Var]:
-    """What of `differentiated` remains when the innermost grad-like trace is done with the nodes.
-
-    Copies of the variables, which tell a dependence through these nodes from any other.
-    """
+def dependence(nodes: Sequence[UOp]) -> list[Var]:
+    """`differentiated` for several nodes, through what the variables are bound to as well."""
     found: dict[Var, None] = {}
     todo = list(nodes)
     while todo:
@@ -273,10 +281,31 @@ def differentiated_outside(nodes: Sequence[UOp]) -> frozenset[Var]:
             if v not in found:
                 found[v] = None
                 todo += [v.bound] if v.bound is not None else []
-    of_traces = [(state.traces.index(v.trace), v) for v in found if v.trace in state.traces]
-    innermost = max((depth for depth, _ in of_traces), default=0)
-    outside = [v for depth, v in of_traces if depth < innermost]
-    return frozenset(Var(v.aval, v.trace, v.path, v.bound, True) for v in outside)
+    return [v for v in found if v.trace in state.traces]
+
+
+def innermost(nodes: Sequence[UOp]) -> Trace | None:
+    """The innermost grad-like trace that the nodes depend on differentiably."""
+    depths = [state.traces.index(v.trace) for v in dependence(nodes)]
+    return state.traces[max(depths)] if depths else None
+
+
+def outside(v: Var, trace: Trace | None) -> bool:
+    """Whether a variable of a running trace is of one outside of this one, or this one has ended."""
+    if trace is None or not trace.open:
+        return trace is not None
+    return v.trace in state.traces and state.traces.index(v.trace) < state.traces.index(trace)
+
+
+def differentiated_outside(nodes: Sequence[UOp], trace: Trace | None = None) -> frozenset[Var]:
+    """What of `differentiated` remains when a grad-like trace is done with the nodes: the innermost one
+    that they depend on, unless another is given.
+
+    Copies of the variables, which tell a dependence through these nodes from any other.
+    """
+    trace = trace or innermost(nodes)
+    found = [v for v in dependence(nodes) if outside(v, trace)]
+    return frozenset(Var(v.aval, v.trace, v.path, v.bound, True) for v in found)
 
 
 def escaped(node: UOp) -> Var | None:

@@ -54,15 +54,10 @@ def defer(symbol: str, f: Callable[[Any, Any], Any], swapped: bool = False) -> A
                     return NotImplemented
             return f(other, self) if swapped else f(self, other)
         except Exception as error:
-            hide_frames(error)
+            hide_frames(error, (f, (other, self) if swapped else (self, other), {}))
             raise
 
     return operator
-
-
-def power_operator(x: Any, y: Any) -> Array:
-    """x ** y."""
-    return ufuncs.power(x, y)
 
 
 BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
@@ -73,7 +68,7 @@ BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "floordiv": ("//", ufuncs.floor_divide),
     "mod": ("%", ufuncs.remainder),
     "divmod": ("divmod", ufuncs.divmod),
-    "pow": ("**", power_operator),
+    "pow": ("**", ufuncs.power),
     "matmul": ("@", contract.matmul),
     "and": ("&", ufuncs.bitwise_and),
     "or": ("|", ufuncs.bitwise_or),

@@ -32,6 +32,13 @@ from tinyjax.numpy.promotion import (
 
 ArrayLike = Any
 
+LOG10_E = 0.4342944819032518  # 1 / math.log(10) is a unit less
+LOG10_E_PARTS = {
+    np.dtype(np.float32): (0.434326171875, -3.168997174817235e-05),
+    np.dtype(np.float64): (0.4342944845557213, -2.6524694553078553e-09),
+}
+"""log10(e) as a number of half the bits, and what is left."""
+
 
 def _unary(op: Op, name: str, inexact: bool = False) -> Callable[[ArrayLike], Array]:
     def apply(x: ArrayLike, /) -> Array:
@@ -455,11 +462,28 @@ def log2(x: ArrayLike, /) -> Array:
     return finish(UOp(Op.LOG2, (n,)))
 
 
+@eager
 def log10(x: ArrayLike, /) -> Array:
-    """Base-10 logarithm."""
+    """Base-10 logarithm. Float32 and float64 are within 2 units of the last place.
+
+    Narrower floats are computed in float32.
+    """
     (n,) = inexact_operands("log10", x)
-    n = b.cast(n, n.dtype)
-    return finish(b.mul(b.log(n), b.like(n, 1 / math.log(10))))
+    if dtypes.is_complex(n.dtype):
+        return finish(b.mul(b.log(b.cast(n, n.dtype)), b.like(n, LOG10_E)))
+    wide = b.cast(n, n.dtype if n.dtype in LOG10_E_PARTS else np.dtype(np.float32))
+    log = b.log(wide)
+    high, low = LOG10_E_PARTS[wide.dtype]
+    # Half of the bits of the logarithm times half of those of log10(e) is exact, so that their
+    # product is rounded once: a rounding of it is worth two units where the logarithm's is one.
+    bits = np.dtype(f"i{wide.dtype.itemsize}")
+    kept = b.scalar(-1 << dtypes.finfo(wide.dtype).nmant // 2 + 1, bits)
+    head = b.stop_gradient(b.bitcast(b.and_(b.bitcast(log, bits), kept), wide.dtype))
+    whole = b.mul(log, b.like(log, LOG10_E))
+    rest = b.add(b.mul(head, b.like(log, low)), b.mul(b.sub(log, head), b.like(log, LOG10_E)))
+    product = b.add(b.mul(head, b.like(log, high)), rest)
+    finite = UOp(Op.IS_FINITE, (log,))
+    return finish(b.cast(b.where(finite, product, whole), n.dtype))
 
 
 def logaddexp_node(p: UOp, q: UOp) -> UOp:

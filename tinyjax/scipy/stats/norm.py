@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinyjax import numpy as jnp
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.engine.array import Array
 from tinyjax.scipy import special
 
@@ -58,3 +59,6 @@ def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of sf."""
     q, loc, scale = special.promoted("norm.isf", q, loc, scale)
     return loc - special.ndtri(q) * scale  # type: ignore[no-any-return]
+
+
+_publish_functions(globals())
