@@ -3,6 +3,7 @@
 from tinyjax.core.errors import (
     AxesPrefixError,
     AxisError,
+    AxisNumberError,
     AxisSizeError,
     BroadcastError,
     CarryTypeError,
@@ -41,6 +42,7 @@ from tinyjax.core.errors import (
 __all__ = [
     "AxesPrefixError",
     "AxisError",
+    "AxisNumberError",
     "AxisSizeError",
     "BroadcastError",
     "CarryTypeError",

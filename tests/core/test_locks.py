@@ -102,6 +102,52 @@ def test_a_child_forked_while_another_thread_imports_a_module_of_ours_can_import
     assert int(done.stdout.split()[1]) >= 15
 
 
+COMPILING = """
+import faulthandler, os, signal, sys, threading, time, warnings
+
+warnings.simplefilter("ignore", DeprecationWarning)
+import tinyjax
+import tinyjax.numpy as jnp
+
+sys.setswitchinterval(0.2)
+x, begun = jnp.ones(4), threading.Event()
+
+
+class Slow:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            begun.set()
+            time.sleep(0.05)
+
+
+sys.meta_path.insert(0, Slow())
+other = threading.Thread(target=lambda: tinyjax.jit(lambda x: jnp.sin(x) * 2)(x))
+other.start()
+assert begun.wait(60)
+child = os.fork()
+if not child:
+    faulthandler.dump_traceback_later(20, exit=True)
+    tinyjax.jit(lambda x: jnp.cos(x) * 3)(x)
+    os._exit(7)
+other.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+@pytest.mark.parametrize("module", ["tinyjax.runtime.cpu", "llvmlite"])
+def test_a_child_forked_while_another_thread_imports_the_compiler_can_compile(module, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILING, module],
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join(sys.path), "TINYJAX_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.stdout, done.stderr) == ("7\n", "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 def test_a_thread_may_fork_while_it_is_importing_a_module_of_ours(tmp_path):
     (tmp_path / "forks.py").write_text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import warnings
 import weakref
 
 import numpy as np
@@ -436,3 +437,33 @@ def test_a_fold_read_alone_and_at_the_end_of_a_concatenation(fold):
     got = tinyjax.jit(lambda x, y: shifted(tinyjax.numpy, x, y))(x, y)
     for out, want in zip(got, shifted(np, x, y), strict=True):
         np.testing.assert_array_equal(out, want)
+
+
+RESHAPED = {
+    "reshape": lambda c: (c * 2 + 1).reshape(4, 3),
+    "reshape alone": lambda c: c.reshape(2, 6),
+    "ravel": lambda c: c.reshape(-1) * 2,
+    "new axis": lambda c: (c + 1)[:, None],
+    "update": lambda c: c.at[1].set(0).reshape(6, 2),
+    "other dtype": lambda c: tinyjax.lax.bitcast_convert_type(c.reshape(12) * 2, jnp.int32),
+}
+
+
+@pytest.mark.parametrize("form", RESHAPED)
+def test_a_result_in_donated_memory_has_its_own_shape_and_dtype(form):
+    x = np.arange(12, dtype="f4").reshape(3, 4)
+    want = np.asarray(RESHAPED[form](jnp.asarray(x)))
+    f = tinyjax.jit(RESHAPED[form], donate_argnums=0)
+    assert "lies in the donated" in str(f.lower(x).schedule)
+    got = f(jnp.asarray(x))
+    assert (np.asarray(got).shape, np.asarray(got).dtype) == (want.shape, want.dtype)
+    np.testing.assert_array_equal(np.asarray(got), want)
+    np.testing.assert_array_equal(np.asarray(got[0]), want[0])
+
+
+def test_a_compilation_warns_of_nothing():
+    x = np.ones((4, 6), np.float16)
+    f = lambda x: (jnp.where(jnp.arange(6) % 3 == 1, x, 0) * jnp.float16(2)).sum(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(np.asarray(tinyjax.jit(f)(x)), np.full(4, 4, np.float16))

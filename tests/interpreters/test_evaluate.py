@@ -34,6 +34,7 @@ from tinyjax.core.infos import (
 from tinyjax.core.ops import ELEMENTWISE, J, Op
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp, buffer, const, get, param, results, tuple_of
+from tinyjax.interpreters import evaluate_elementwise as el
 from tinyjax.interpreters import quiet
 from tinyjax.interpreters.effects import START
 from tinyjax.interpreters.evaluate import (
@@ -441,6 +442,62 @@ def test_a_scalar_operand_broadcasts_from_either_side():
     np.testing.assert_array_equal(run(Op.SUB, s, x), 2 - x)
     np.testing.assert_array_equal(run(Op.WHERE, np.array(True), x, s), x)
     np.testing.assert_array_equal(run(Op.WHERE, x > 2, s, s), np.full((2, 3), 2.0))
+
+
+AROUND_A_BLOCK = [0, 1, el.BLOCK - 1, el.BLOCK, el.BLOCK + 1, 3 * el.BLOCK + 5]
+
+
+def in_one_call(monkeypatch, f, *args):
+    with monkeypatch.context() as patch:
+        patch.setattr(el, "BLOCK", 1 << 62)
+        return f(*args)
+
+
+def same_bits(got, want):
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("size", AROUND_A_BLOCK)
+@pytest.mark.parametrize("op", [Op.EXP, Op.LOG2, Op.TAN, Op.LOGISTIC, Op.ATAN2])
+def test_blocks_give_the_bits_of_one_call(monkeypatch, op, size):
+    rng = np.random.default_rng(size)
+    for dtype in (np.float32, np.float16, np.float64):
+        x, y = (4 * rng.normal(size=(2, size))).astype(dtype)
+        x[-3:] = [np.inf, -np.inf, np.nan][: len(x[-3:])]
+        args = (x, y) if op is Op.ATAN2 else (x,)
+        same_bits(run(op, *args), in_one_call(monkeypatch, run, op, *args))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_blocks_of_scalars_strided_and_broadcast_operands_give_the_bits_of_one_call(
+    monkeypatch, swapped
+):
+    rows = el.BLOCK // 50
+    x = np.random.default_rng(0).normal(size=(rows, 200)).astype(np.float32)
+    atan2 = el.rounded_once(np.arctan2)
+    pairs = [(x, np.array(0.3, np.float32)), (x, x[:, ::-1]), (x[:, ::2], x[:, 1::2])]
+    pairs += [(x, x.T.copy().T), (x, x[:, :1]), (x, x[0]), (x[:, :1], x[0])]
+    for pair in pairs:
+        args = pair[::-1] if swapped else pair
+        want = np.arctan2(*args, dtype=np.float64).astype(np.float32)
+        np.testing.assert_array_equal(atan2(*args), want)
+    for f in (el.logistic, el.rounded_once(np.exp)):
+        for operand in (x[:, ::2], x.T, np.broadcast_to(x[:1], (rows, 200))):
+            np.testing.assert_array_equal(f(operand), in_one_call(monkeypatch, f, operand))
+
+
+def test_a_function_in_blocks_never_sees_more_than_a_block():
+    seen = []
+
+    def f(x, y):
+        seen.append((x.shape, y.shape))
+        return x + y
+
+    x = np.ones((2, el.BLOCK), np.float32)
+    y = el.in_blocks(f, np.float64, x, np.float32(1).reshape(()))
+    assert seen == [((el.BLOCK,), ())] * 2
+    assert y.dtype == np.float64 and y.flags.owndata and (y == 2).all()
 
 
 # --- conversions ------------------------------------------------------------------------------

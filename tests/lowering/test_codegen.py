@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tinyjax
 from tests.lowering.kernels import (
     NARROW_TARGETS,
     Compiled,
@@ -26,6 +27,7 @@ from tests.lowering.kernels import (
     plus,
     store,
 )
+from tinyjax import numpy as jnp
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, get
 from tinyjax.lowering.codegen import compile_kernel, compile_kernels
@@ -652,3 +654,19 @@ def test_index_division_rounds_down_for_every_size_and_sign(
         store(out[1], i, node(Op.MOD, x, divisor), i),
     )
     check(sink, [zeros(397, dtype=np.int64), zeros(397, dtype=np.int64)], target=target)
+
+
+@pytest.mark.parametrize(
+    ("f", "shape"),
+    [
+        (lambda x: (x[:, 5].astype("int32") * 3).sum(), (16, 150_000_000)),
+        (lambda x: x.reshape(-1, 2).max(0), (2_200_000_000,)),
+        (lambda x: (x[:, 5:8] * jnp.float32(2)).T @ jnp.ones((16, 40)), (16, 150_000_000)),
+    ],
+    ids=["column", "rows", "product"],
+)
+def test_offsets_of_lanes_have_64_bits_where_32_are_too_few(f: Any, shape: Any) -> None:
+    """As 32-bit numbers the last offsets are negative."""
+    text = str(tinyjax.jit(f).lower(tinyjax.ShapeDtypeStruct(shape, "uint8")).llvm)
+    offsets = [line for line in text.splitlines() if "getelementptr" in line and "00000" in line]
+    assert offsets and all("i64 0, i64 " in line and " -" not in line for line in offsets)

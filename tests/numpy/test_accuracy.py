@@ -9,6 +9,7 @@ import tinyjax as jax
 from tests.lowering.test_math import DTYPES, WIDER, exact_error, samples, ulp_errors
 from tinyjax import lax
 from tinyjax import numpy as jnp
+from tinyjax.interpreters import evaluate_elementwise
 
 WIDE = np.longdouble
 
@@ -95,6 +96,14 @@ def test_log10_at_the_ends_of_its_domain(dtype):
     with jax.enable_x64(dtype is np.float64):
         for way in (jnp.log10, jax.jit(jnp.log10)):
             np.testing.assert_allclose(way(x), np.array(want, dtype), rtol=np.finfo(dtype).eps)
+
+
+def test_log10_of_many_elements_has_the_bits_of_log10_of_few():
+    n = evaluate_elementwise.BLOCK
+    x = np.random.default_rng(0).normal(size=n + 5).astype(np.float32)  # NaN for negative ones
+    for many in (x, x[:n], x.reshape(-1, 1)):
+        few = np.concatenate([np.asarray(jnp.log10(part)) for part in np.array_split(many, 7)])
+        assert np.asarray(jnp.log10(many)).tobytes() == few.tobytes()
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit])

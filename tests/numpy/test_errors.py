@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from typing import Any
 
 import numpy
@@ -9,7 +11,9 @@ import pytest
 
 import tinyjax
 import tinyjax.numpy as np
+from tests.oracle import Case, raises
 from tinyjax.errors import (
+    BroadcastError,
     ConcretizationTypeError,
     DotShapeError,
     JAXIndexError,
@@ -139,6 +143,94 @@ def test_a_mode_allows_a_static_index_out_of_range() -> None:
     assert np.array_equal(x.at[9].get(mode="clip"), x[1])
     assert np.all(np.isnan(x.at[9].get(mode="fill")))
     assert np.array_equal(x.at[9].set(1.0, mode="drop"), x)
+
+
+AXES: dict[str, Case] = {
+    "swapaxes": lambda J: J.numpy.swapaxes(J.numpy.ones((2, 3)), 0, 2),
+    "argmax": lambda J: J.numpy.argmax(J.numpy.ones((2, 3)), 2),
+    "argmin": lambda J: J.numpy.ones((2, 3)).argmin(-3),
+    "split": lambda J: J.numpy.split(J.numpy.ones((2, 3)), 1, 2),
+    "moveaxis": lambda J: J.numpy.moveaxis(J.numpy.ones((2, 3)), 2, 0),
+    "sum": lambda J: J.numpy.sum(J.numpy.ones((2, 3)), 2),
+    "cumsum": lambda J: J.numpy.cumsum(J.numpy.ones((2, 3)), 2),
+    "concatenate": lambda J: J.numpy.concatenate([J.numpy.ones((2, 3))] * 2, 2),
+    "stack": lambda J: J.numpy.stack([J.numpy.ones((2, 3))] * 2, 3),
+    "expand_dims": lambda J: J.numpy.expand_dims(J.numpy.ones((2, 3)), 3),
+    "squeeze": lambda J: J.numpy.squeeze(J.numpy.ones((2, 3)), 2),
+    "flip": lambda J: J.numpy.flip(J.numpy.ones((2, 3)), 2),
+    "take": lambda J: J.numpy.take(J.numpy.ones((2, 3)), 0, axis=2),
+    "T of a scalar": lambda J: J.numpy.float32(1.5).transpose(1, 0),
+    "T of a scalar, 5": lambda J: J.numpy.float32(1.5).transpose(5),
+    "T of a scalar, equal": lambda J: J.numpy.transpose(J.numpy.float32(1.5), (0, 0)),
+    "permute_dims of a scalar": lambda J: J.numpy.permute_dims(J.numpy.float32(1.5), (1, 0)),
+    "T of a vector": lambda J: J.numpy.ones(3).transpose(1, 0),
+    "T of a vector, 5": lambda J: J.numpy.ones(3).transpose(5),
+    "T of a vector, equal": lambda J: J.numpy.transpose(J.numpy.ones(3), (0, -1)),
+    "permute_dims of a vector": lambda J: J.numpy.permute_dims(J.numpy.ones(3), (1, 0)),
+    "T of a matrix": lambda J: J.numpy.ones((2, 3)).transpose(0),
+    "T of a matrix, 5": lambda J: J.numpy.ones((2, 3)).transpose(5, 0),
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_axes_that_an_array_does_not_have_raise_the_class_that_jax_raises(name: str) -> None:
+    raises(AXES[name])
+
+
+def reduce_by_add(w: Any, v: Any) -> Any:
+    return functools.reduce(np.add, [w, v])
+
+
+def larger(w: Any, v: Any) -> Any:
+    return max(w, v)
+
+
+def larger_of_unknown(w: Any, v: Any) -> Any:
+    return max(w + 0, v + 0)
+
+
+def total(w: Any, v: Any) -> Any:
+    return sum([v], w)
+
+
+def place(w: Any, v: Any) -> Any:
+    return [w].index(v)
+
+
+def same(w: Any, v: Any) -> Any:
+    return (w,) == (v,)
+
+
+def partial(w: Any, v: Any) -> Any:
+    return functools.partial(np.add, w)(v)
+
+
+@pytest.mark.parametrize(
+    "f", [reduce_by_add, larger, larger_of_unknown, total, place, same, partial]
+)
+def test_no_expression_is_named_that_is_not_the_operand(f: Any) -> None:
+    with pytest.raises(BroadcastError) as caught:
+        f(x, v)
+    operands = str(caught.value).split("\n")[1]
+    assert operands in ("  x  f32[2,3]      y  f32[4]", "  x  f32[4]      y  f32[2,3]")
+
+
+def test_operands_are_named_wherever_they_are_looked_up() -> None:
+    held = types.SimpleNamespace(w=x, several=[v, (v, x)])
+    params = {"w": x, "v": v}
+    for f, wanted in [
+        (lambda: v in x, "self = x  f32[2,3]      item = v  f32[4]"),
+        (
+            lambda: np.add(held.w, held.several[-2]),
+            "x = held.w  f32[2,3]      y = held.several[-2]",
+        ),
+        (lambda: params["w"] + params["v"], "x = params['w']  f32[2,3]      y = params['v']"),
+        (lambda: np.add(x + 1, v), "x = x + 1  f32[2,3]      y = v  f32[4]"),
+        (lambda: np.concatenate([x, v]), "arrays[0] = x  f32[2,3]      arrays[1] = v  f32[4]"),
+    ]:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            f()
+        assert wanted in str(caught.value)
 
 
 def test_a_traced_mask_with_a_value_for_each_element_is_a_where() -> None:

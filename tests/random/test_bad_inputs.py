@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tinyjax
+import tinyjax.numpy as jnp
 from tests.oracle import Case, check, refuses
 
 M = np.ones((2, 2), np.float32)
@@ -36,6 +37,32 @@ CASES: dict[str, tuple[Case, str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_bad_argument_is_named(name: str):
     refuses(*CASES[name], __file__)
+
+
+NUMERIC = {
+    "power": lambda k: k**1,
+    "power of an array": lambda k: jnp.power(k, jnp.int32(1)),
+    "not": jnp.logical_not,
+    "and": lambda k: jnp.logical_and(k, k),
+    "or": lambda k: jnp.logical_or(True, k),
+    "xor": lambda k: jnp.logical_xor(k, True),
+    "any": jnp.any,
+    "all": lambda k: k.all(),
+    "count_nonzero": jnp.count_nonzero,
+    "nonzero": lambda k: k.nonzero(),
+    "argwhere": jnp.argwhere,
+    "where": jnp.where,
+    "where of three": lambda k: jnp.where(k, 1, 2),
+    "trim_zeros": jnp.trim_zeros,
+}
+
+
+@pytest.mark.parametrize("name", NUMERIC)
+def test_keys_are_no_numbers_and_have_no_truth(name: str):
+    keys = tinyjax.random.split(tinyjax.random.key(0), 3)
+    for f in (NUMERIC[name], tinyjax.jit(NUMERIC[name])):
+        with pytest.raises(TypeError, match="key<fry>"):
+            f(keys)
 
 
 def test_nothing_can_be_permuted():

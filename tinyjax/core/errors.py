@@ -12,13 +12,13 @@ user wrote them, the rule, and the smallest fix, and names the user's line:
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Any, ClassVar, TypeVar
 
 from tinyjax.core.describe import describe_operand, describe_tracer
 from tinyjax.core.describe import describe_value as describe_value
-from tinyjax.core.source import Site, call_site, operand_texts, user_frame
+from tinyjax.core.source import Site, call_site, fits, operand_parts, user_frame
 from tinyjax.core.source import user_line as user_line
 
 E = TypeVar("E", bound=Exception)
@@ -187,6 +187,10 @@ class DtypeArgumentError(DtypeError, ValueError):
     """What was given as a dtype is none (JAX raises TypeError or ValueError)."""
 
 
+class AxisNumberError(ValueError, IndexError):
+    """An axis that the array does not have (JAX raises one or the other; NumPy one that is both)."""
+
+
 class LeafTypeError(TypeError):
     """An argument has a leaf that is not an array or number."""
 
@@ -249,7 +253,7 @@ class KernelBoundsError(InvariantError):
 
 publish(
     ShapeError, BroadcastError, SizeError, DotShapeError, ReshapeError, ConcatenateError, DtypeError,
-    DtypeArgumentError,
+    DtypeArgumentError, AxisNumberError,
     LeafTypeError, AxisError, AxisSizeError, AxesPrefixError, GradTypeError, CustomRuleError,
     CarryTypeError, StaticArgumentError, DonationError, ConfigError, IndexTypeError, InvariantError,
     KernelBoundsError, NotLinearError,
@@ -309,7 +313,7 @@ def written_operands(operands: Mapping[str, Any], site: Site | None = None) -> d
     """Parameter name -> text in the user's source, as far as the call's form tells.
 
     The user's expression may be another function that got here by a detour (`solve(A, b)` ends in
-    a dot). So plain names are looked up in the live frame, and one that stands for a value of
+    a dot). So what the live frame tells is looked up, and an expression that stands for a value of
     another shape discards all texts.
     """
     frame = user_frame() if site is None else None
@@ -317,22 +321,13 @@ def written_operands(operands: Mapping[str, Any], site: Site | None = None) -> d
         if frame is None:
             return {}
         site = (frame.f_code, frame.f_lasti)
-    found = operand_texts(site, frame)
-    positional = [text for keyword, text in found if keyword is None]
-    keywords = {keyword: text for keyword, text in found if keyword in operands}
+    found = operand_parts(site, frame)
+    positional = [part for keyword, part in found if keyword is None]
+    keywords = {keyword: part for keyword, part in found if keyword in operands}
     rest = [name for name in operands if name not in keywords]
     if len(positional) < len(rest):
         return {}
-    texts = {name: text for name, text in [*zip(rest, positional), *keywords.items()] if name}
-    if frame is not None and not all(fits(texts[name], operands[name], frame) for name in texts):
+    parts = {name: part for name, part in [*zip(rest, positional), *keywords.items()] if name}
+    if frame and not all(fits(part, operands[name], frame) for name, part in parts.items()):
         return {}
-    return texts
-
-
-def fits(text: str, value: Any, frame: FrameType) -> bool:
-    """Whether a text can stand for an operand; only plain names are looked up."""
-    names = {**frame.f_globals, **frame.f_locals} if text.isidentifier() else {}
-    if text not in names:
-        return True
-    shape = getattr(names[text], "shape", None)
-    return shape is None or shape == getattr(value, "shape", None)
+    return {name: ast.unparse(part) for name, part in parts.items()}

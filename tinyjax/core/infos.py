@@ -49,6 +49,17 @@ class DerivedRule:
         return bool(self.rule.has_vjp)
 
     @property
+    def applies(self) -> bool:
+        """Whether a derivative that is taken now is the rule's."""
+        return bool(getattr(self.rule, "applies", True))
+
+    @property
+    def count(self) -> int | None:
+        """How many of a call's arguments are those of the user; the others are captures."""
+        found: int | None = getattr(self.rule, "count", None)
+        return found
+
+    @property
     def cut(self) -> frozenset[int]:
         """Outputs that have no derivative: what a reverse rule wrote to mutable arrays."""
         found: frozenset[int] = getattr(self.rule, "cut", frozenset())

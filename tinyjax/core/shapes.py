@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinyjax.core.dims import DimExpr, Size, as_int, describe, maximum, minimum
-from tinyjax.core.errors import BroadcastError, InconclusiveDimensionOperation
+from tinyjax.core.errors import AxisNumberError, BroadcastError, InconclusiveDimensionOperation
 
 Shape = tuple[Any, ...]
 
@@ -19,11 +19,11 @@ Shape = tuple[Any, ...]
 def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     """A non-negative axis number, from one that may count from the end.
 
-    Raises: TypeError for what is no integer, ValueError for one that is out of range.
+    Raises: TypeError for what is no integer, AxisNumberError for one that is out of range.
     """
     number = as_int(axis, name)
     if not -ndim <= number < ndim:
-        raise ValueError(f"{name} {number} is out of bounds for array of dimension {ndim}")
+        raise AxisNumberError(f"{name} {number} is out of bounds for array of dimension {ndim}")
     return number % ndim
 
 

@@ -212,6 +212,8 @@ def operand_nodes(node: ast.AST, frame: FrameType | None) -> list[tuple[str | No
             return [(None, left), (None, right)]
         case ast.AugAssign(target=target, value=value):
             return [(None, target), (None, value)]
+        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[right]):
+            return [(None, right), (None, left)]
         case ast.Compare(left=left, comparators=[right]):
             return [(None, left), (None, right)]
         case ast.UnaryOp(operand=operand):
@@ -221,6 +223,8 @@ def operand_nodes(node: ast.AST, frame: FrameType | None) -> list[tuple[str | No
         case ast.Call(func=func, args=args, keywords=keywords):
             if any(isinstance(a, ast.Starred) for a in args):
                 return []
+            if getattr(known_value(func, frame), "__module__", "") == "builtins":
+                return []  # max, sum, ... call operators with operands of their own
             receiver: list[tuple[str | None, ast.AST]] = []
             if isinstance(func, ast.Attribute) and not is_module(func.value, frame):
                 receiver = [(None, func.value)]
@@ -232,20 +236,54 @@ def operand_nodes(node: ast.AST, frame: FrameType | None) -> list[tuple[str | No
 
 def is_module(node: ast.AST, frame: FrameType | None) -> bool:
     """Whether a name or dotted name stands for a module (assumed if there is no frame)."""
-    dotted: list[str] = []
+    if frame is not None:
+        return isinstance(known_value(node, frame), ModuleType)
     while isinstance(node, ast.Attribute):
-        dotted.append(node.attr)
         node = node.value
-    if not isinstance(node, ast.Name):
-        return False
+    return isinstance(node, ast.Name)
+
+
+UNKNOWN = object()
+"""The value of an expression that cannot be told without running the user's code."""
+
+
+def known_value(node: ast.AST, frame: FrameType | None) -> Any:
+    """What an expression stands for in a live frame, or `UNKNOWN`.
+
+    Names, what they hold as attributes, and elements of plain containers are looked up; a list or
+    tuple that is written down counts as an empty one.
+    """
     if frame is None:
+        return UNKNOWN
+    match node:
+        case ast.Name(id=name):
+            for names in (frame.f_locals, frame.f_globals, frame.f_builtins):
+                if name in names:
+                    return names[name]
+        case ast.Attribute(value=of, attr=name):
+            return getattr(known_value(of, frame), "__dict__", {}).get(name, UNKNOWN)
+        case ast.Subscript(value=of, slice=index):
+            container = known_value(of, frame)
+            if type(container) in (dict, list, tuple):
+                try:
+                    return container[ast.literal_eval(index)]
+                except (ValueError, TypeError, LookupError):
+                    return UNKNOWN
+        case ast.Constant(value=value):
+            return value
+        case ast.List() | ast.Tuple():
+            return ()
+    return UNKNOWN
+
+
+def fits(node: ast.AST, value: Any, frame: FrameType) -> bool:
+    """Whether an expression can stand for an operand: its value, if known, has that shape."""
+    known = known_value(node, frame)
+    if known is UNKNOWN or known is value:
         return True
-    value = frame.f_locals.get(node.id, frame.f_globals.get(node.id))
-    for name in reversed(dotted):
-        if not isinstance(value, ModuleType):
-            return False
-        value = getattr(value, name, None)
-    return isinstance(value, ModuleType)
+    number = isinstance(known, bool | int | float | complex)
+    shape = () if number else getattr(known, "shape", None)
+    return shape is not None and str(shape) == str(getattr(value, "shape", None))
 
 
 Given = tuple[str, Any, ast.AST | None]
@@ -255,8 +293,9 @@ Given = tuple[str, Any, ast.AST | None]
 def operands_of(call: Call, message: str | None = None) -> str:
     """`  x = params['w']  f32[3,4]      y = v  f32[5]`: the arrays that the user gave a function.
 
-    What the user wrote for them is at the line that is running. Nothing if there is a message that
-    does not name the shape of one of them: it is about something else.
+    What the user wrote for them is at the line that is running; it is left out if one of the
+    expressions stands for something else. Nothing if there is a message that does not name the
+    shape of one of them: it is about something else.
     """
     fun, args, kwargs = call
     frame = user_frame()
@@ -270,8 +309,10 @@ def operands_of(call: Call, message: str | None = None) -> str:
     named = message is None or any(x.shape and str(x.shape) in message for _, x, _ in arrays)
     if not named or not arrays:
         return ""
+    fit = frame is not None and all(p is None or fits(p, x, frame) for _, x, p in arrays)
     shown = [
-        describe_operand(name, "" if p is None else ast.unparse(p), x) for name, x, p in arrays
+        describe_operand(name, ast.unparse(p) if p is not None and fit else "", x)
+        for name, x, p in arrays
     ]
     return f"  {'      '.join(shown)}"
 

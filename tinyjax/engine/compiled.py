@@ -84,7 +84,9 @@ class Executable:
         if self.aliases:
             first = len(addresses) - len(outs)
             for out, source in self.aliases.items():
-                outs[out] = Buffer(buffers[source].value, self.avals[out], addresses[source])
+                like = outs[out].value
+                value = buffers[source].value.reshape(-1).view(like.dtype).reshape(like.shape)
+                outs[out] = Buffer(value, self.avals[out], addresses[source])
                 addresses[first + out] = addresses[source]
         self.run_program(*addresses)
         for source in self.consumed:

@@ -15,12 +15,16 @@ Both rules may be given to one function: forward mode uses the jvp rule, reverse
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_not
 from types import CellType, FunctionType
 from typing import Any
+
+import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
@@ -35,7 +39,6 @@ from tinyjax.core.tree import (
     tree_map,
     tree_structure,
     tree_unflatten,
-    treedef_is_leaf,
 )
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.uop import UOp
@@ -375,11 +378,12 @@ class Application:
 
 
 class StagedRule:
-    """Bodies made on demand. `captures` are the outer variables that the function mentions
-    or that its rules close over: further arguments of the call, in this order. `body` is the function's own, of `count` arguments; the last
-    of these, and of the outputs, are what the mutable arrays `held` hold: those from outside that the
-    function or a forward rule may touch; `left` says which the function leaves alone. The derivative
-    of what one holds passes through a rule that leaves it alone, or had it as an argument.
+    """Bodies made on demand. `captures` are the outer variables that the function mentions or that
+    its rules close over: further arguments of the call, in this order. `body` is the function's own,
+    of `count` arguments; the last of these, and of the outputs, are what the mutable arrays `held`
+    hold: those from outside that the function or a forward rule may touch; `left` says which the
+    function leaves alone. The derivative of what one holds passes through a rule that leaves it
+    alone, or had it as an argument.
     Those in `kept`, with the vmap that they are outside of, must not be written; those in
     `unlinked` are what the function wrote, without a derivative."""
 
@@ -434,7 +438,8 @@ class StagedRule:
         known = len(self.captures)
         at = innermost(nodes)
         # What stands for another value, in a vmap or a loop, may depend on a derivative further in.
-        self._at = None if any(v.bound is None for n in nodes for v in n.free) else at
+        inside = (v for n in nodes for v in n.free if not outside(v, at))
+        self._at = None if any(v.bound is None for v in inside) else at
         self._grows = True
         try:
             given = args if self._at is not None else nodes
@@ -1013,29 +1018,30 @@ def reachable(owner: CustomFunction, statics: Sequence[Any]) -> tuple[list[Ref],
     """The Refs and the values of open traces that a function with rules, its rules and its static
     arguments close over, directly, in pytrees, or in functions that these close over. (Refs that only
     a bwd closes over are its own: it finds them when it runs.)"""
-    refs: dict[int, Ref] = {}
-    values: dict[UOp, None] = {}
-    forward = [owner.fun, owner.jvp_rule, *(owner.vjp_rule or ())[:1], *statics]
-    for x in closed_over(forward):
-        if isinstance(x, Ref) and (x.trace is None or x.trace.open):
-            refs[id(x)] = x
-    for x in closed_over([*forward, *(owner.vjp_rule or ())]):
-        if type(x) is Array and all(v.trace in state.traces for v in x.node.free):
-            values[x.node] = None
-    return list(refs.values()), list(values)
-
-
-def closed_over(functions: Sequence[Any]) -> list[Any]:
-    """The leaves that functions close over, and these functions."""
     seen: dict[int, Any] = {}
+    forward = closed_over([owner.fun, owner.jvp_rule, *(owner.vjp_rule or ())[:1], *statics], seen)
+    both = [*forward, *closed_over((owner.vjp_rule or ())[1:], seen)]
+    refs = [x for x in forward if isinstance(x, Ref) and (x.trace is None or x.trace.open)]
+    nodes = (x.node for x in both if type(x) is Array)
+    values = dict.fromkeys(n for n in nodes if all(v.trace in state.traces for v in n.free))
+    return refs, list(values)
+
+
+NO_ARRAYS = frozenset({int, float, bool, complex, str, bytes, type(None), np.ndarray})
+
+
+def closed_over(functions: Sequence[Any], seen: dict[int, Any]) -> list[Any]:
+    """The arrays and Refs that functions close over; what is `seen` is not looked at again."""
     found: list[Any] = []
     todo = list(functions)
     while todo:
         x = todo.pop()
-        if id(x) in seen:
+        if type(x) in NO_ARRAYS or id(x) in seen:
             continue
         seen[id(x)] = x
-        if isinstance(x, FunctionType):
+        if isinstance(x, (Array, Ref)):
+            found.append(x)
+        elif isinstance(x, FunctionType):
             cells = [c.cell_contents for c in x.__closure__ or () if not empty(c)]
             names = (x.__globals__.get(name) for name in x.__code__.co_names)
             held = [v for v in names if isinstance(v, (Ref, Array))]
@@ -1044,14 +1050,13 @@ def closed_over(functions: Sequence[Any]) -> list[Any]:
             todo += [x.func, *x.args, *x.keywords.values()]
         elif isinstance(x, CustomFunction):
             todo += [x.fun, x.jvp_rule, *(x.vjp_rule or ())]
-        elif hasattr(x, "__wrapped__"):
-            todo.append(x.__wrapped__)
         elif isinstance(x, (tuple, list, dict)):  # keys need not have an order here
             todo += x.values() if isinstance(x, dict) else x
-        elif treedef_is_leaf(tree_structure(x)):
-            found.append(x)
+        elif callable(x) and (inner := inspect.getattr_static(x, "__wrapped__", None)) is not None:
+            todo.append(inner)
         else:
-            todo += tree_flatten(x)[0]
+            with contextlib.suppress(Exception):  # not an argument: it need not be a good pytree
+                todo += tree_flatten(x, is_leaf=functools.partial(is_not, x))[0]
     return found
 
 

@@ -20,11 +20,13 @@ import numpy as np
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var
 from tinyjax.core.config import config
+from tinyjax.core.dtypes import KeyDType
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.source import hide_frames
 from tinyjax.core.uop import Buffer
 from tinyjax.engine.array import Array
 from tinyjax.interpreters.evaluate import SHARING, SILENT, plan_of
+from tinyjax.interpreters.evaluate_elementwise import in_blocks
 from tinyjax.interpreters.quiet import quietly
 from tinyjax.interpreters.trace import open_trace, state
 
@@ -37,6 +39,8 @@ KEPT = 1024
 NUMBERS = (float, int, bool, complex)
 # Not an except clause: the user's error would read "during handling of the above KeyError".
 MISSING: Any = object()
+BY_ELEMENT = ELEMENTWISE - {Op.COMPLEX} | {Op.STOP_GRADIENT, Op.PARAM, Op.CONST}
+"""Ops whose rows give the same elements for a part of their operands."""
 
 
 def eager(fun: F) -> F:
@@ -140,7 +144,7 @@ def short_plan(body: Any) -> Plan:
         else:
             steps.append((row, node, operands))
     if len(steps) != 1:
-        return lambda values: quietly(plan, values)[0]
+        return several_steps(plan, body.src[0])
     ((row, node, operands),) = steps
     silent = node.op in SILENT or is_integer_sum(node)
     if len(operands) == 2 and operands[1] in fixed and operands[0] in slots:
@@ -153,6 +157,26 @@ def short_plan(body: Any) -> Plan:
             return lambda values: row(node, values)
         return lambda values: quietly(row, node, values)
     return lambda values: quietly(plan, values)[0]
+
+
+def several_steps(plan: Any, out: Any) -> Plan:
+    """A plan with the result `out`, called on blocks of its operands if each step is elementwise.
+
+    Cost of log10 of 2**20 floats on one core: 3.6 ms in blocks, 9 ms in one call.
+    """
+    nodes = [n for step in plan.steps for n in (step[1], *step[1].operands)]
+    if not out.shape or not all(
+        n.op in BY_ELEMENT
+        and n.shape in ((), out.shape)
+        and type(n.dtype) is not KeyDType  # an axis more in memory
+        for n in nodes
+    ):
+        return lambda values: quietly(plan, values)[0]
+
+    def of(*values: np.ndarray) -> np.ndarray:
+        return plan(values)[0]  # type: ignore[no-any-return]
+
+    return lambda values: quietly(in_blocks, of, out.dtype, *values)
 
 
 def is_integer_sum(node: Any) -> bool:

@@ -25,6 +25,7 @@ from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval
 from tinyjax.core.body import fresh_id, fresh_var, open_body, params_of, reclose
 from tinyjax.core.infos import CallbackInfo, CallInfo, DerivedRule, each_backward
 from tinyjax.core.ops import Op
+from tinyjax.core.prune import prune
 from tinyjax.core.uop import (
     UOp,
     active,
@@ -264,19 +265,13 @@ def ruled_call(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
 def sees_tangents(body: UOp, arguments: int, count: int) -> bool:
     """Whether one of the first `count` results of a rule depends on more than its arguments, which are
     the first parameters: on tangents."""
-    key = ("sees tangents", arguments, count)
-    found = body.derived.get(key)
-    if found is None:
-        seen: set[UOp] = set()
-        todo = list(body.src[:count])
-        while todo:
-            n = todo.pop()
-            if n not in seen and n.aval is not TOKEN:
-                seen.add(n)
-                todo += n.operands
-        found = any(n.op is Op.PARAM and n.arg[0] >= arguments for n in seen)
-        body.derived[key] = found
-    return bool(found)
+    read = params_of(values_alone(body, count))
+    return any(i >= arguments and aval is not TOKEN for i, aval in read.items())
+
+
+def values_alone(body: UOp, count: int) -> UOp:
+    """The first `count` results of a rule, of the same parameters, and what only these need."""
+    return prune(tuple_of(body.src[:count]))
 
 
 def with_bodies(n: UOp, flags: tuple[bool, ...], avals: Sequence[Aval]) -> UOp:

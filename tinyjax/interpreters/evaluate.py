@@ -261,8 +261,8 @@ EVAL: dict[Op, Row] = {
     Op.SQRT: el.unary(np.sqrt),
     Op.RSQRT: el.by_kind(real=el.unary(el.real_rsqrt), complex=el.unary(el.complex_rsqrt)),
     Op.CBRT: el.unary(np.cbrt),
-    Op.EXP: el.unary(el.exp),
-    Op.EXP2: el.unary(np.exp2),
+    Op.EXP: el.unary(el.rounded_once(np.exp)),
+    Op.EXP2: el.unary(el.rounded_once(np.exp2)),
     Op.EXPM1: el.by_kind(
         real=el.unary(el.rounded_once(np.expm1)), complex=el.unary(el.complex_expm1)
     ),

@@ -51,6 +51,7 @@ from tinyjax.interpreters.effects import (
     Unkept,
     apart,
     apply_rule,
+    has_effects,
     inserted,
     join,
     jvp_in_chain,
@@ -62,6 +63,7 @@ from tinyjax.interpreters.effects import (
     sees_tangents,
     split,
     token_index,
+    values_alone,
     without,
 )
 from tinyjax.interpreters.host_rules import host_call_jvp
@@ -467,6 +469,22 @@ def checkpoint_with_effects_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     return tuple_of(outs), inserted(touts, out, None)
 
 
+def of_function(
+    body: UOp, rule: Any, args: Sequence[UOp], tangents: list[Tangent]
+) -> list[Tangent]:
+    """The tangents of a call, but for those of captures that only its rules read."""
+    count = getattr(rule, "count", None)
+    if count is None or all(t is None for t in tangents[count:]):
+        return tangents
+    params, outs = open_vars(body, [*(a.aval for a in args), TOKEN])
+
+    def reads(i: int) -> bool:
+        _, touts = jvp(outs, {params[i]: fresh_var(tangent_aval(args[i].aval))})
+        return any(t is not None for t in touts)
+
+    return [t if i < count or t is None or reads(i) else None for i, t in enumerate(tangents)]
+
+
 def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
     """The user's rule as closed bodies (engine/custom_rules.py makes them).
 
@@ -478,7 +496,9 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
     place, out_place = token_of(node.operands), token_of(results(node))
     token = None if place is None else node.operands[place]
     args, rule = without(node.operands, place), info.rule
-    tangents = without(tangents, place)
+    tangents = of_function(node.src[0], rule, args, without(tangents, place))
+    if all(t is None for t in tangents):
+        return node, [None] * len(node.aval.elts)
     kinds_out = without(node.aval.elts, out_place)
     inexact_args = [i for i, a in enumerate(args) if dtypes.is_inexact(a.dtype)]
     given = [instantiate(tangents[i], args[i]) for i in inexact_args]
@@ -497,6 +517,9 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
             )
         values, token = apply_rule(body, [*args, *given], token)
         rest, zeros = iter(values[number:]), iter(out_zero)
+        if state.linear is not None and not has_effects(body):
+            # Not as results of a step that computes tangents too: those are not known yet.
+            values = open_body(values_alone(body, number), [*args, *given])
         for on in inexact_out:
             outs.append(next(rest) if on and not next(zeros) else None)
         primal = tuple_of(inserted(values[:number], out_place, token))

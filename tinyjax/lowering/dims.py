@@ -240,7 +240,8 @@ def bound_sizes(body: UOp) -> UOp:
     if found is None:
         sizes = Sizes()
         found = body.derived["bound_sizes"] = tuple_of(_Bounder(sizes).program(body))
-        found.derived.setdefault("sizes", sizes)
+        known = found.derived.setdefault("sizes", sizes)
+        assert known.numbers == sizes.numbers, "equal bodies number their sizes alike"
         inherit(found, body)
     return found
 

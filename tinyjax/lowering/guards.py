@@ -111,7 +111,7 @@ def is_finite(node: UOp) -> bool:
         return True
     if node.op is Op.CAST:
         return is_finite(node.src[0])
-    return node.op is Op.CONST and abs(const_value(node)) < 1e30
+    return node.op is Op.CONST and abs(complex(const_value(node))) < 1e30
 
 
 def busy(value: UOp, kind: str) -> UOp:

@@ -126,7 +126,7 @@ def lane_offsets(e: Emitter, index: UOp) -> tuple[int, list[Value] | None]:
     """How lanes differ: (stride, None) if by a constant stride, else explicit offsets per copy."""
     _, terms = e.indexing.linear(index.src[1])
     unit = element(index.src[0].aval.dtype)[1]
-    stride, small = 0, True
+    stride, small, reach = 0, True, 0
     opaque: list[tuple[UOp, int | Value]] = []
     for atom, c in terms.items():
         if atom.op is Op.RANGE:
@@ -136,11 +136,11 @@ def lane_offsets(e: Emitter, index: UOp) -> tuple[int, list[Value] | None]:
             opaque.append((atom, coefficient(e, index, atom, c, unit)))
             limits = e.indexing.bounds(atom)
             small = small and e.indexing.fits32(atom)
-            small = small and max(abs(limits[0]), abs(limits[1])) * abs(c * unit) < 1 << 30
+            reach += max(abs(limits[0]), abs(limits[1])) * abs(c * unit)
     if not opaque:
         return stride, None
     b = e.b
-    small = small and abs(stride) * e.lanes < 1 << 30
+    small = small and abs(stride) * e.lanes + reach < 1 << 31
     kind, dtype = (I32, INT32) if small else (I64, INT64)
     out: list[Value] = []
     atoms = [(e.evaluate(a), size) for a, size in opaque]
@@ -166,6 +166,8 @@ def even_offsets(e: Emitter, index: UOp, kind: Type = I32) -> Value:
     stride: int | Value = 0
     for atom, c in e.indexing.linear(index.src[1])[1].items():
         if atom.op is Op.RANGE and 1 << atom.arg[0] == e.vec_bit:
+            if abs(c * unit) * e.lanes >= 1 << 31:
+                kind = I64
             stride = coefficient(e, index, atom, c, unit)
     if isinstance(stride, int):
         return irtext.const_vector(kind, [stride * i for i in range(e.lanes)])

@@ -50,6 +50,7 @@ from tinyjax.numpy.promotion import (
     promote_dtypes,
 )
 from tinyjax.numpy.sorting import argsort, sort
+from tinyjax.numpy.ufuncs import truth
 
 Axis = int | Sequence[int] | None
 
@@ -152,9 +153,9 @@ def permute_node(n: UOp, axes: Any) -> UOp:
     """Axes in another order; None reverses them."""
     if axes is None:
         return b.permute(n, tuple(range(n.ndim))[::-1])
-    given = as_sizes(axes, "axes")
-    order = tuple(canonical_axis(a, n.ndim) for a in given) if len(given) == n.ndim else ()
-    if len(set(order)) != n.ndim:
+    given = tuple(as_int(a, "axes") for a in as_sizes(axes, "axes"))
+    order = tuple(a % n.ndim for a in given if -n.ndim <= a < n.ndim)
+    if not len(given) == len(set(order)) == n.ndim:
         raise PermutationError(
             f"transpose permutation isn't a permutation of operand dimensions, got permutation "
             f"{given} for operand shape {n.shape}."
@@ -1062,11 +1063,10 @@ def insert(arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None)
 def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
     """Without zeros at the front and back, along one axis or all (values must be known)."""
     (n,) = checked("trim_zeros", filt)
-    array = finish(n)
-    known = concrete(array)
+    known = concrete(finish(truth(n)))
     if known is None:
         raise ConcretizationTypeError(
-            array, "  The size of jnp.trim_zeros's result depends on values."
+            finish(n), "  The size of jnp.trim_zeros's result depends on values."
         )
     starts, stops = [0] * n.ndim, list(n.shape)
     found = np.argwhere(known)

@@ -12,6 +12,7 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.dims import as_int
+from tinyjax.core.errors import DtypeArgumentError, DtypeError
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const_value
 from tinyjax.engine.array import Array
@@ -396,6 +397,10 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
     exponent = static_integer(y)
     if exponent is not None:
         (n,) = checked("power", x)
+        if dtypes.is_key(n.dtype):
+            raise DtypeError(
+                f"power does not accept dtype {n.dtype}; use random.split, fold_in or key_data."
+            )
         if n.dtype == np.bool_:
             n = b.cast(n, b.INT32)
         if exponent < 0 and not dtypes.is_inexact(n.dtype):
@@ -582,7 +587,12 @@ def isneginf(x: ArrayLike, /, out: None = None) -> Array:
 
 
 def truth(n: UOp) -> UOp:
-    """x != 0 as bool."""
+    """x != 0 as bool. Raises: DtypeArgumentError for typed keys."""
+    if dtypes.is_key(n.dtype):
+        raise DtypeArgumentError(
+            f"Cannot convert_element_type from {n.dtype} to bool: typed keys are neither true nor "
+            "false."
+        )
     return n if n.dtype == np.bool_ else b.ne(n, b.like(n, 0))
 
 

@@ -17,15 +17,14 @@ import atexit
 import contextlib
 import functools
 import importlib.util
-import os
 import platform
 import sys
-import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tinyjax.core.locks import held_across_forks
 from tinyjax.runtime.loader import KERNEL_SYMBOLS, check_symbols, undefined_symbols
 
 Passes = Literal["vector", "scalar"]
@@ -34,7 +33,7 @@ Passes = Literal["vector", "scalar"]
 # takes 15 % longer, and no kernel ran faster for it (28 contractions, reductions, sorts, ...).
 CODEGEN_LEVEL = 1
 
-_llvm_lock = threading.RLock()
+_llvm_lock = held_across_forks
 
 
 class CompileError(Exception):
@@ -233,9 +232,3 @@ def assembly(ir: str, name: str, *, passes: Passes = "vector") -> str:
 # At exit, wait for a compilation under way on the helper thread and let none begin: LLVM's
 # destructors must not run under it.
 atexit.register(_llvm_lock.acquire)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_llvm_lock.acquire,
-        after_in_parent=_llvm_lock.release,
-        after_in_child=_llvm_lock.release,
-    )

@@ -7,6 +7,7 @@ ordinary value for the derivatives around that one, those of closed-over values 
 from __future__ import annotations
 
 import functools
+import unittest.mock
 
 import jax as oracle
 import numpy as np
@@ -222,3 +223,94 @@ def test_a_bwd_may_write_to_a_ref_and_close_over_traced_values(stage, symbolic):
         return stages[stage](J, J.grad(loss))(2.0, 5.0), seen[...]
 
     check(case, weak=False)
+
+
+AROUND = {
+    "alone": lambda J, f: f,
+    "jit": lambda J, f: J.jit(f),
+    "vmap": lambda J, f: lambda x: J.vmap(f)(J.numpy.stack([x, x])).sum(),
+    "checkpoint": lambda J, f: J.checkpoint(f),
+    "scan": lambda J, f: (
+        lambda x: J.lax.scan(lambda c, _: (f(c), None), x, None, length=1)[0]
+    ),
+    "cond": lambda J, f: lambda x: J.lax.cond(True, f, lambda x: x, x),
+}  # fmt: skip
+
+
+def straight_through(J, kind):
+    round = lambda x: J.numpy.round(x)
+    if kind == "jvp":
+        f = J.custom_jvp(round)
+        f.defjvp(lambda p, t: (round(p[0]), t[0]))
+    else:
+        f = J.custom_vjp(round)
+        f.defvjp(lambda x: (round(x), None), lambda _, ct: (ct,))
+    return f
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["argument", "product"])
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+def test_a_value_that_left_through_aux_is_an_ordinary_one(kind, around, scaled):
+    """The rule was for the derivative that did not see it; the true one of rounding is 0."""
+
+    def case(J):
+        f = straight_through(J, kind)
+
+        def aux(w):
+            of = lambda x: x * w if scaled else x
+            return J.grad(lambda x: (f(of(x)) * x, f(of(x)) * 3), has_aux=True)(w)[1]
+
+        slope = J.grad(AROUND[around](J, aux))
+        return slope(np.float32(1.3)), J.jit(slope)(np.float32(1.3))
+
+    check(case, weak=False)
+
+
+@pytest.mark.parametrize("mode", ["grad", "jvp"])
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in another"])
+@pytest.mark.parametrize("kind", [jvp_alone, bwd_alone])
+def test_what_only_a_rule_reads_has_no_part_in_another_derivative(kind, inside, around, mode):
+    """The function's argument is a constant here, so the rule is not asked."""
+
+    def case(J):
+        def of(w):
+            f = kind(J, w)
+            if inside:
+                inner, f = f, J.custom_vjp(lambda x: inner(x) * x)
+                f.defvjp(lambda x: (inner(x) * x, x), lambda _, ct: (2 * ct,))
+            return AROUND[around](J, f)(np.float32(0.5)) * w
+
+        if mode == "jvp":
+            return J.jvp(of, (np.float32(0.9),), (np.float32(1),))
+        return J.grad(of)(np.float32(0.9))
+
+    check(case, weak=False)
+
+
+def test_any_object_may_be_closed_over():
+    """Objects with every attribute, pytrees that cannot be flattened or hold themselves, ..."""
+
+    class Inventive:
+        def __getattr__(self, name):
+            return Inventive()
+
+    class Broken:
+        pass
+
+    class Endless:
+        pass
+
+    def refuse(_):
+        raise ValueError("cannot be flattened")
+
+    endless = Endless()
+    jax.tree_util.register_pytree_node(Broken, refuse, lambda aux, children: Broken())
+    jax.tree_util.register_pytree_node(
+        Endless, lambda x: ((x,), None), lambda aux, children: endless
+    )
+    for held in (unittest.mock.call, Inventive(), Broken(), endless):
+        f = jax.custom_jvp(jnp_sin)
+        f.defjvp(lambda p, t, held=held: (jnp_sin(p[0]), jax.numpy.cos(p[0]) * t[0]))
+        np.testing.assert_allclose(jax.jit(jax.grad(f))(0.5), np.cos(0.5), rtol=1e-6)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tinyjax as jax
-from tests.oracle import assert_same, raises
+from tests.oracle import assert_same, check, raises
 
 AROUND = {
     "alone": lambda J, f: f,
@@ -89,3 +89,35 @@ def test_second_derivatives_in_forward_mode():
     )
     assert_same(ours, theirs, weak=False)
     assert sorted(n for n, *_ in mine) == sorted(n for n, *_ in other)
+
+
+TOGETHER = {
+    "call": lambda J: J.jit(lambda p, t: (J.numpy.sin(p[0]), J.numpy.cos(p[0]) * t[0])),
+    "branch": lambda J: (
+        lambda p, t: J.lax.cond(
+            p[0] > 0,
+            lambda x, t: (J.numpy.sin(x), J.numpy.cos(x) * t),
+            lambda x, t: (-J.numpy.sin(x), -J.numpy.cos(x) * t),
+            p[0],
+            t[0],
+        )
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("slope", ["grad", "linearize", "jit of grad"])
+@pytest.mark.parametrize("around", ["alone", "jit"])
+@pytest.mark.parametrize("form", TOGETHER)
+def test_a_rule_may_compute_value_and_tangent_in_one_step(form, around, slope):
+    """Only what the value itself is computed from counts."""
+
+    def case(J):
+        f = J.custom_jvp(lambda x: J.numpy.sin(x))
+        f.defjvp(TOGETHER[form](J))
+        f = AROUND[around](J, f)
+        if slope == "linearize":
+            value, linear = J.linearize(f, np.float32(0.7))
+            return value, linear(np.float32(2))
+        return (J.jit if "jit" in slope else lambda f: f)(J.grad(f))(np.float32(0.7))
+
+    check(case, weak=False)
