@@ -265,13 +265,19 @@ def ruled_call(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
 def sees_tangents(body: UOp, arguments: int, count: int) -> bool:
     """Whether one of the first `count` results of a rule depends on more than its arguments, which are
     the first parameters: on tangents."""
-    read = params_of(values_alone(body, count))
-    return any(i >= arguments and aval is not TOKEN for i, aval in read.items())
+    return reads_more(prune(tuple_of(body.src[:count])), arguments)
 
 
-def values_alone(body: UOp, count: int) -> UOp:
-    """The first `count` results of a rule, of the same parameters, and what only these need."""
-    return prune(tuple_of(body.src[:count]))
+def values_alone(body: UOp, arguments: int, count: int) -> UOp | None:
+    """The first `count` results of a rule, of the same parameters, without tangents; None if no step
+    of the body computes both them and tangents."""
+    values = tuple_of(body.src[:count])
+    return prune(values) if reads_more(values, arguments) else None
+
+
+def reads_more(body: UOp, arguments: int) -> bool:
+    """Whether a body reads parameters, tokens aside, behind its first `arguments`."""
+    return any(i >= arguments and aval is not TOKEN for i, aval in params_of(body).items())
 
 
 def with_bodies(n: UOp, flags: tuple[bool, ...], avals: Sequence[Aval]) -> UOp:

@@ -518,8 +518,8 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
         values, token = apply_rule(body, [*args, *given], token)
         rest, zeros = iter(values[number:]), iter(out_zero)
         if state.linear is not None and not has_effects(body):
-            # Not as results of a step that computes tangents too: those are not known yet.
-            values = open_body(values_alone(body, number), [*args, *given])
+            known = values_alone(body, len(args), number)  # tangents are not known yet
+            values = values if known is None else open_body(known, [*args, *given])
         for on in inexact_out:
             outs.append(next(rest) if on and not next(zeros) else None)
         primal = tuple_of(inserted(values[:number], out_place, token))

@@ -105,7 +105,7 @@ TOGETHER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("slope", ["grad", "linearize", "jit of grad"])
+@pytest.mark.parametrize("slope", ["value_and_grad", "linearize", "jit of grad"])
 @pytest.mark.parametrize("around", ["alone", "jit"])
 @pytest.mark.parametrize("form", TOGETHER)
 def test_a_rule_may_compute_value_and_tangent_in_one_step(form, around, slope):
@@ -118,6 +118,6 @@ def test_a_rule_may_compute_value_and_tangent_in_one_step(form, around, slope):
         if slope == "linearize":
             value, linear = J.linearize(f, np.float32(0.7))
             return value, linear(np.float32(2))
-        return (J.jit if "jit" in slope else lambda f: f)(J.grad(f))(np.float32(0.7))
+        return J.jit(J.grad(f))(0.7) if "jit" in slope else J.value_and_grad(f)(0.7)
 
     check(case, weak=False)
