@@ -1,4 +1,4 @@
-"""The lock of module state."""
+"""Locks of module state, and forks during imports and compilations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ import threading
 import pytest
 
 from tinyjax.core.locks import shared_lock
+
+
+def python(script, *args, **environment):
+    """What a process of its own printed, and how it ended."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *args],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def test_the_thread_that_holds_it_may_take_it_again_and_others_wait():
@@ -91,13 +102,7 @@ print("forks", forks)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 def test_a_child_forked_while_another_thread_imports_a_module_of_ours_can_import_it_too():
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = python(FORKING)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[1]) >= 15
 
@@ -137,14 +142,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 @pytest.mark.parametrize("module", ["tinyjax.runtime.cpu", "llvmlite"])
 def test_a_child_forked_while_another_thread_imports_the_compiler_can_compile(module, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILING, module],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join(sys.path), "TINYJAX_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = python(COMPILING, module, TINYJAX_CACHE_DIR=str(tmp_path))
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
@@ -162,11 +160,5 @@ def test_a_thread_may_fork_while_it_is_importing_a_module_of_ours(tmp_path):
         f"import tinyjax; tinyjax.__path__.append({str(tmp_path)!r})\n"
         "import tinyjax.forks; print(tinyjax.forks.code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = python(script)
     assert done.stdout == "7\n", done.stderr

@@ -807,17 +807,17 @@ def linear_branches(made: Sequence[Parts]) -> LinearBranches:
     late = any(m.late is not None for m in made)
     columns = zip(*(m.out_tangents for m in made), strict=True)
     nonzero = [any(t is not None for t in column) for column in columns]
-    rest = [[r for r in m.residuals if r not in set(m.params)] for m in made]
+    params = [set(m.params) for m in made]
+    rest = [[r for r in m.residuals if r not in own] for m, own in zip(made, params, strict=True)]
     slots, places = shared_slots(rest)
     forward_bodies, linear_bodies = [], []
     for m, values, spots in zip(made, rest, places, strict=True):
         forward_bodies.append(reclose([*m.outputs, *in_slots(values, spots, slots)], m.params))
         held = [fresh_var(s) for s in slots]
         args_held = [fresh_var(p.aval) for p in m.params]
-        mapping = {r: held[i] for r, i in zip(values, spots, strict=True)}
-        mapping.update(
-            {p: v for p, v in zip(m.params, args_held, strict=True) if p in set(m.residuals)}
-        )
+        kept = set(m.residuals)
+        mapping = {p: v for p, v in zip(m.params, args_held, strict=True) if p in kept}
+        mapping |= {r: held[i] for r, i in zip(values, spots, strict=True)}
         start, last = m.late or (fresh_var(TOKEN),) * 2
         dots = [t for t in m.tangents if t is not None]
         roots = [

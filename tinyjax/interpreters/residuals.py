@@ -11,7 +11,7 @@ Source: Dinic, "Algorithm for solution of a problem of maximum flow in networks"
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 
 from tinyjax.core import build as b
@@ -144,15 +144,19 @@ def shared_slots(values: Sequence[Sequence[UOp]]) -> tuple[list[Aval], list[list
     """Places for what each of several branches keeps, and which of them it uses: values of different
     branches share a place if they have one aval."""
     slots: list[Aval] = []
+    of_kind: dict[Aval, list[int]] = {}
     places: list[list[int]] = []
     for of_branch in values:
         mine: list[int] = []
+        used: Counter[Aval] = Counter()
         for value in of_branch:
             kind = value.aval.strip_weak_type()
-            free = (i for i, s in enumerate(slots) if i not in mine and s is kind)
-            at = next(free, len(slots))
-            slots += [kind] * (at == len(slots))
-            mine.append(at)
+            known = of_kind.setdefault(kind, [])
+            if used[kind] == len(known):
+                known.append(len(slots))
+                slots.append(kind)
+            mine.append(known[used[kind]])
+            used[kind] += 1
         places.append(mine)
     return slots, places
 
