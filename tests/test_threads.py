@@ -259,3 +259,40 @@ def test_a_callback_that_raises_in_one_thread_disturbs_no_other():
         return {float(f(jnp.float32(1))) for _ in range(30)}
 
     assert together(refused, fine, refused, fine)[1::2] == [{wanted}, {wanted}]
+
+
+TRANSFORMS = {
+    "grad": tinyjax.grad,
+    "jvp": lambda f: lambda x: tinyjax.jvp(f, (x,), (1.0,)),
+    "jit": tinyjax.jit,
+    "grad of jit": lambda f: tinyjax.grad(tinyjax.jit(f)),
+    "vmap": lambda f: lambda x: tinyjax.vmap(f)(jnp.arange(3.0) + x),
+    "linearize": lambda f: lambda x: tinyjax.linearize(f, x)[1](1.0),
+}
+
+
+@pytest.mark.parametrize("inner", [jnp.sin, tinyjax.jit(jnp.sin)], ids=["eager", "jit"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_traced_value_computed_with_on_another_thread_is_refused(transform, inner):
+    """No trace of that thread could record it: the derivative would be lost."""
+
+    def f(x):
+        (y,) = together(lambda: inner(x))
+        return y * 2
+
+    with pytest.raises(tinyjax.errors.UnexpectedTracerError, match=r"of f at .*another thread"):
+        TRANSFORMS[transform](f)(3.0)
+    assert not trace.state.traces and not trace.state.staging
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_transformation_on_another_thread_may_close_over_a_traced_value(transform):
+    def f(x):
+        (y,) = together(lambda: tinyjax.grad(lambda y: y * x)(2.0))
+        return y * 2
+
+    def want(x):
+        return tinyjax.grad(lambda y: y * x)(2.0) * 2
+
+    found, wanted = TRANSFORMS[transform](f)(3.0), TRANSFORMS[transform](want)(3.0)
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))

@@ -31,6 +31,7 @@ from tinyjax.core.infos import (
     ScatterInfo,
     WhileInfo,
 )
+from tinyjax.core.memory import ALIGNMENT, address
 from tinyjax.core.ops import ELEMENTWISE, J, Op
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp, buffer, const, get, param, results, tuple_of
@@ -39,6 +40,7 @@ from tinyjax.interpreters import quiet
 from tinyjax.interpreters.effects import START
 from tinyjax.interpreters.evaluate import (
     EVAL,
+    FRESH,
     NOT_EVALUATED,
     CheckFailed,
     apply_op,
@@ -73,16 +75,22 @@ def run(op: Op, *args: np.ndarray, arg: Any = None) -> Any:
     node = UOp(op, tuple(buffer(np.asarray(a)) for a in args), arg)
     (y,) = evaluate([node])
     check_form(node, y)
+    operands = [s.arg.value for s in node.operands]
+    if op in FRESH:  # these are not asked again whether they copied
+        row = apply_op(node, operands)
+        assert not any(np.may_share_memory(row, x) for x in operands)
+        assert address(row) % ALIGNMENT == 0 or op not in ELEMENTWISE
     return y
 
 
 def check_form(node: UOp, y: Any) -> None:
-    """Results are owned, C-contiguous ndarrays of the stated aval."""
+    """Results are aligned, C-contiguous, writable ndarrays of the stated aval."""
     pairs = zip(node.aval.elts, y) if isinstance(y, list) else [(node.aval, y)]
     for of, v in pairs:
         assert type(v) is np.ndarray
         assert v.shape == of.shape and v.dtype == of.dtype
-        assert v.flags.c_contiguous and v.flags.owndata and v.flags.writeable
+        assert v.flags.c_contiguous and v.flags.writeable
+        assert address(v) % ALIGNMENT == 0
 
 
 # --- values and comparison --------------------------------------------------------------------
@@ -453,6 +461,13 @@ def in_one_call(monkeypatch, f, *args):
         return f(*args)
 
 
+def written(f, *args):
+    """What a writer gives for float32 operands."""
+    out = np.empty(np.broadcast_shapes(*(x.shape for x in args)), np.float32)
+    f(*args, out)
+    return out
+
+
 def same_bits(got, want):
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
     assert got.tobytes() == want.tobytes()
@@ -481,23 +496,37 @@ def test_blocks_of_scalars_strided_and_broadcast_operands_give_the_bits_of_one_c
     for pair in pairs:
         args = pair[::-1] if swapped else pair
         want = np.arctan2(*args, dtype=np.float64).astype(np.float32)
-        np.testing.assert_array_equal(atan2(*args), want)
+        np.testing.assert_array_equal(written(atan2, *args), want)
     for f in (el.logistic, el.rounded_once(np.exp)):
         for operand in (x[:, ::2], x.T, np.broadcast_to(x[:1], (rows, 200))):
-            np.testing.assert_array_equal(f(operand), in_one_call(monkeypatch, f, operand))
+            want = in_one_call(monkeypatch, written, f, operand)
+            np.testing.assert_array_equal(written(f, operand), want)
 
 
 def test_a_function_in_blocks_never_sees_more_than_a_block():
     seen = []
 
-    def f(x, y):
-        seen.append((x.shape, y.shape))
-        return x + y
+    def f(x, y, out):
+        seen.append((x.shape, y.shape, out.shape))
+        np.add(x, y, out)
 
-    x = np.ones((2, el.BLOCK), np.float32)
-    y = el.in_blocks(f, np.float64, x, np.float32(1).reshape(()))
-    assert seen == [((el.BLOCK,), ())] * 2
-    assert y.dtype == np.float64 and y.flags.owndata and (y == 2).all()
+    x, out = np.ones((2, el.BLOCK), np.float32), np.zeros((2, el.BLOCK))
+    el.in_blocks(f, x, np.float32(1).reshape(()), out)
+    assert seen == [((el.BLOCK,), (), (el.BLOCK,))] * 2
+    assert (out == 2).all()
+
+
+@pytest.mark.parametrize("size", [0, 1, el.SELECTED_BY_BITS, el.BLOCK + 7])
+@pytest.mark.parametrize("dtype", "bool_ int8 bfloat16 float32 complex64 complex128".split())
+def test_a_selection_keeps_every_bit(dtype, size):
+    rng = np.random.default_rng(size)
+    dtype = np.dtype(getattr(dtypes, dtype))
+    raw = rng.integers(0, 2 if dtype == np.bool_ else 256, (2, size * dtype.itemsize), np.uint8)
+    x, y = raw.view(dtype)
+    mask = rng.random(size) < 0.5
+    for where in (mask, np.array(True), np.array(False)):
+        for p, q in ((x, y), (x, y[:1].reshape(())) if size else (x, y)):
+            same_bits(run(Op.WHERE, where, p, q), np.where(where, p, q) if size else p)
 
 
 # --- conversions ------------------------------------------------------------------------------
@@ -1001,7 +1030,7 @@ def test_wrapping_and_unwrapping_keys_keeps_the_words():
     assert wrapped.aval.shape == (3,)
     (y,) = evaluate([UOp(Op.KEY_UNWRAP, (wrapped,))])
     np.testing.assert_array_equal(y, data)
-    assert y.base is None and not np.shares_memory(y, data)
+    assert not np.shares_memory(y, data)
 
 
 # --- calls and control flow -------------------------------------------------------------------

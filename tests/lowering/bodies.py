@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import build as B
+from tinyjax.core import memory
 from tinyjax.core.avals import aval
 from tinyjax.core.infos import GatherInfo
 from tinyjax.core.uop import UOp, param, tuple_of
@@ -94,7 +95,7 @@ def run(lowered: Lowered, args: Sequence[np.ndarray]) -> list[np.ndarray]:
         np.ascontiguousarray(a, s.aval.dtype)
         for a, s in zip(args, lowered.plan.inputs, strict=True)
     ]
-    program.run(*(buffers.address(a) if a.size else 0 for a in [*inputs, *outputs]))
+    program.run(*(memory.address(a) if a.size else 0 for a in [*inputs, *outputs]))
     return outputs
 
 

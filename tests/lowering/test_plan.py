@@ -10,6 +10,7 @@ import pytest
 import tinyjax
 from tests.lowering.bodies import F32, I32, arg, check, normal, scalar, transformer
 from tinyjax.core import build as B
+from tinyjax.core import memory
 from tinyjax.core.avals import aval
 from tinyjax.core.infos import ScanInfo, ScatterInfo, WhileInfo
 from tinyjax.core.ops import Op
@@ -492,7 +493,7 @@ def run_donated(low, args: list[np.ndarray]) -> list[np.ndarray]:
     """The compiled program; results that lie in a donated argument are read from there."""
     inputs = [np.array(a, s.aval.dtype, order="C") for a, s in zip(args, low.plan.inputs)]
     outputs = [buffers.pool.empty(s.aval.shape, s.aval.dtype) for s in low.plan.outputs]
-    low.program().run(*(buffers.address(a) for a in [*inputs, *outputs]))
+    low.program().run(*(memory.address(a) for a in [*inputs, *outputs]))
     return [
         inputs[low.plan.aliases[i]].reshape(o.shape) if i in low.plan.aliases else o
         for i, o in enumerate(outputs)

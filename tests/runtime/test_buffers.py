@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tinyjax.core.config import config
+from tinyjax.core.memory import _address_by_interface, address
 from tinyjax.runtime import buffers
-from tinyjax.runtime.buffers import LARGE_BYTES, BufferPool, CanaryError, address
+from tinyjax.runtime.buffers import LARGE_BYTES, BufferPool, CanaryError
 
 F32 = np.dtype(np.float32)
 
@@ -36,7 +37,7 @@ def test_addresses_are_numpys():
     frozen.flags.writeable = False
     for array in (base, base[1:, ::2], base.T, base[..., -1], frozen, np.zeros(()), base[:0]):
         assert address(array) == array.ctypes.data
-        assert buffers._address_by_interface(array) == array.ctypes.data
+        assert _address_by_interface(array) == array.ctypes.data
 
 
 def test_a_block_is_reused_when_its_last_view_is_gone():

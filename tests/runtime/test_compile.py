@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.runtime.ir import ADD, INC, body
+from tinyjax.core.memory import address
 from tinyjax.runtime import cpu, loader
-from tinyjax.runtime.buffers import address
 
 elf = pytest.mark.skipif(
     not (sys.platform.startswith("linux") and platform.machine() == "x86_64"),

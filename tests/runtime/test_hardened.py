@@ -9,8 +9,9 @@ import pytest
 
 from tests.runtime.ir import COPY_WORD, INC, PUSH, kernels, run_python
 from tinyjax.core.config import config
+from tinyjax.core.memory import address
 from tinyjax.runtime import hardened
-from tinyjax.runtime.buffers import CANARY, CanaryError, address, pool
+from tinyjax.runtime.buffers import CANARY, CanaryError, pool
 from tinyjax.runtime.kernels import Kernel
 from tinyjax.runtime.program import Program
 from tinyjax.runtime.steps import Call, Layout, Point
@@ -19,7 +20,7 @@ CRASH = """
 import numpy as np
 from tests.runtime.ir import CRASH, INC
 from tinyjax.runtime import hardened
-from tinyjax.runtime.buffers import address
+from tinyjax.core.memory import address
 from tinyjax.runtime.kernels import kernel
 from tinyjax.runtime.program import Program
 from tinyjax.runtime.steps import Call, Layout

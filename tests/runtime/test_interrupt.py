@@ -17,7 +17,7 @@ COMMON = r"""
 import os, signal, sys, threading, time
 import numpy as np
 from tests.runtime.ir import INC, LESS, kernels
-from tinyjax.runtime.buffers import address
+from tinyjax.core.memory import address
 from tinyjax.runtime.program import Program
 from tinyjax.runtime.steps import *
 value, limit = (np.array([n], np.int64) for n in (0, 1 << 62))

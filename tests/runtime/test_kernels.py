@@ -164,7 +164,7 @@ WARM = """
 import sys
 from tests.runtime.ir import ADD, INC, kernels
 from tinyjax.runtime import kernels as store
-from tinyjax.runtime.buffers import address
+from tinyjax.core.memory import address
 from tinyjax.runtime.program import Program
 from tinyjax.runtime.steps import Call, Layout
 import numpy as np

@@ -9,8 +9,8 @@ from tests.runtime.ir import INC, kernels
 from tests.runtime.test_program import nested_programs
 from tests.runtime.test_threads import partial_sums
 from tinyjax.core.config import config
+from tinyjax.core.memory import address
 from tinyjax.runtime import cpu, loader, native
-from tinyjax.runtime.buffers import address
 from tinyjax.runtime.native_ir import SYMBOLS, native_ir
 from tinyjax.runtime.program import Program
 from tinyjax.runtime.steps import Call, Layout, Loop

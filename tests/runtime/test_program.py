@@ -20,7 +20,7 @@ from tests.runtime.ir import (
     SIZES,
     kernels,
 )
-from tinyjax.runtime.buffers import address
+from tinyjax.core.memory import address
 from tinyjax.runtime.program import Program
 from tinyjax.runtime.steps import (
     Advance,

@@ -10,8 +10,8 @@ import pytest
 
 from tests.runtime.ir import PARTIAL_SUMS, RANGES, kernels, run_python
 from tinyjax.core.config import config
+from tinyjax.core.memory import address
 from tinyjax.runtime import native, threads
-from tinyjax.runtime.buffers import address
 from tinyjax.runtime.program import Program
 from tinyjax.runtime.steps import Call, Dim, Layout, Loop
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tinyjax.core.memory import address
 from tinyjax.runtime import buffers, transfer
-from tinyjax.runtime.buffers import address
 
 
 @pytest.mark.parametrize(

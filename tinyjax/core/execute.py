@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from tinyjax.core.avals import Aval
-from tinyjax.core.dtypes import is_key
-from tinyjax.core.uop import Buffer, UOp
+from tinyjax.core.uop import UOp
 
 Runner = Callable[[UOp, Sequence[Any]], list[Any]]
 
@@ -30,25 +26,3 @@ def install(runner: Runner) -> None:
 def run(node: UOp, args: Sequence[Any]) -> list[Any]:
     """Results (ndarrays) of a node with bodies, its operands given as ndarrays."""
     return _runner(node, args)
-
-
-def new_buffer(of: Aval) -> Buffer:
-    """Uninitialised memory for a value of this aval (64-byte aligned once the runtime is in use)."""
-    shape = of.shape
-    dtype = of.dtype
-    if is_key(dtype):
-        shape, dtype = shape + dtype.key_shape, np.dtype(np.uint32)
-    return Buffer(_allocate(shape, dtype), of)
-
-
-def _plain(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    return np.empty(shape, dtype)
-
-
-_allocate: Callable[[tuple[int, ...], Any], np.ndarray] = _plain
-
-
-def install_allocator(allocate: Callable[[tuple[int, ...], Any], np.ndarray]) -> None:
-    """Set where buffers come from."""
-    global _allocate
-    _allocate = allocate

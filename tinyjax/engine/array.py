@@ -26,11 +26,19 @@ from tinyjax.core.errors import (
     deleted,
     user_line,
 )
+from tinyjax.core.memory import copy_of
 from tinyjax.core.ops import Op
 from tinyjax.core.sites import origin
 from tinyjax.core.source import api_boundary, call_site
 from tinyjax.core.uop import NO_VARS, Buffer, UOp, toposort
-from tinyjax.interpreters.trace import differentiated, escaped, state, unbound, value_of
+from tinyjax.interpreters.trace import (
+    differentiated,
+    escaped,
+    foreign,
+    state,
+    unbound,
+    value_of,
+)
 
 
 def buffer_node(buffer: Buffer) -> UOp:
@@ -54,6 +62,19 @@ def refuse_escaped(node: UOp) -> None:
             + (f"  made {line.lstrip()}\n" if line else "")
             + "  A traced function must return what it computes; saving a value in a global, an "
             "attribute or a closure keeps an array that has no value."
+        )
+
+
+def refuse_detached(node: UOp) -> None:
+    """Raise if an operation that nothing open can record depends on variables of a trace."""
+    refuse_escaped(node)
+    other = foreign(node)
+    if other is not None:
+        raise UnexpectedTracerError(
+            f"Encountered an unexpected tracer: {node.aval.str_short()} depends on argument "
+            f"{other.path or 'unnamed'} of {other.trace.describe()}, which runs on another thread.\n"
+            "  An operation is recorded by the traces of its own thread: compute with traced values "
+            "on the thread that traces, and give other threads functions to trace themselves."
         )
 
 
@@ -441,7 +462,7 @@ class Array:
         """A value gets memory of its own, since either may be donated; a traced array is itself."""
         if self._buffer is None:
             return self
-        return Array.from_buffer(Buffer(self._value.copy(), self.aval))
+        return Array.from_buffer(Buffer(copy_of(self._value), self.aval))
 
     def __reduce__(self) -> tuple[Any, ...]:
         from tinyjax.engine.values import from_pickle  # it stands on this file

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tinyjax.core import execute
+from tinyjax.core import execute, memory
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, hoist_memory, params_of
 from tinyjax.core.composites import raised_body
@@ -20,7 +20,7 @@ from tinyjax.core.locks import shared_lock
 from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import Buffer, UOp, results
 from tinyjax.interpreters.evaluate import EVAL
-from tinyjax.runtime import buffers as memory
+from tinyjax.runtime.buffers import pool, shared
 
 Array = np.ndarray[Any, Any]
 
@@ -69,7 +69,7 @@ class Executable:
         self.consumed = consumed(hoisted, self.avals, donated, self.aliases)
         self.sized: dict[tuple[int, ...], Sized] = {}
         symbolic = bool(self.lowered.sizes)
-        self.makers = [] if symbolic else [memory.pool.maker(*storage(a)) for a in self.avals]
+        self.makers = [] if symbolic else [pool.maker(*storage(a)) for a in self.avals]
 
     def run(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """Outputs in fresh buffers, or in those of donated inputs."""
@@ -110,7 +110,7 @@ class Executable:
             found = self.sized[key] = Sized(
                 self.lowered.sizes.values(dims)[: self.program.layout.dims],
                 avals,
-                [memory.pool.maker(*storage(a)) for a in avals],
+                [pool.maker(*storage(a)) for a in avals],
             )
         return found
 
@@ -218,4 +218,4 @@ def run_node(node: UOp, args: Sequence[Any]) -> list[Any]:
 
 
 execute.install(run_node)
-execute.install_allocator(memory.empty)
+memory.install_allocator(shared)

@@ -17,13 +17,12 @@ import numpy as np
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
-from tinyjax.core.execute import new_buffer
+from tinyjax.core.memory import ALIGNMENT, copy_of
 from tinyjax.core.uop import Buffer
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import asarray
 
 CPU = (1, 0)
-ALIGNMENT = 64  # consumers such as XLA take memory without a copy only from here on
 
 # dlpack.h's type codes.
 INT, UINT, FLOAT, BFLOAT, COMPLEX, BOOL = 0, 1, 2, 4, 5, 6
@@ -145,11 +144,10 @@ def export(
         )
     if stream is not None and stream != -1:
         raise BufferError("a stream makes no sense for an array on the CPU")
-    align(x)
     value = np.asarray(x)  # raises for tracers; pins the buffer, so that it is not donated
     versioned = max_version is not None and max_version[0] >= 1
     if copy:
-        value = value.copy()
+        value = copy_of(value)
     elif not value.flags.writeable and not versioned:
         # jax and old consumers pass no version. They promise nothing about writing, but arrays here
         # are immutable only by convention as well; NumPy refuses, so hand it a writable view.
@@ -161,17 +159,6 @@ def export(
         tensor = tensor_in(capsule)
         tensor.dtype.code, tensor.dtype.bits = code
     return capsule
-
-
-def align(x: Array) -> None:
-    """Move the array's memory where consumers take it without a copy. Eager results may lie
-    anywhere."""
-    buffer = x._buffer
-    if buffer is None or buffer.deleted or buffer.value.ctypes.data % ALIGNMENT == 0:
-        return
-    moved = new_buffer(buffer.aval).value
-    np.copyto(moved, buffer.value)
-    buffer.value, buffer.address = moved, 0
 
 
 class _Memory:

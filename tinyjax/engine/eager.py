@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tinyjax.core import memory
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var
 from tinyjax.core.config import config
@@ -173,10 +174,15 @@ def several_steps(plan: Any, out: Any) -> Plan:
     ):
         return lambda values: quietly(plan, values)[0]
 
-    def of(*values: np.ndarray) -> np.ndarray:
-        return plan(values)[0]  # type: ignore[no-any-return]
+    def write(*values: np.ndarray) -> None:
+        np.copyto(values[-1], plan(values[:-1])[0])
 
-    return lambda values: quietly(in_blocks, of, out.dtype, *values)
+    def whole(values: list[np.ndarray]) -> np.ndarray:
+        y = memory.empty(out.shape, out.dtype)
+        quietly(in_blocks, write, *values, y)
+        return y
+
+    return whole
 
 
 def is_integer_sum(node: Any) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinyjax.core.errors import ConcretizationTypeError
+from tinyjax.core.memory import copy_of
 from tinyjax.core.uop import Buffer
 from tinyjax.engine.array import Array
 
@@ -192,7 +193,7 @@ def place(x: Array, sharding: Sharding) -> Array:
     sharding.shard_shape(x.shape)
     if sharding_of(x) == sharding:
         return x
-    return placed(Array.from_buffer(Buffer(x._value.copy(), x.aval)), sharding)
+    return placed(Array.from_buffer(Buffer(copy_of(x._value), x.aval)), sharding)
 
 
 def placed(x: Array, sharding: Sharding) -> Array:
@@ -208,7 +209,7 @@ def shards(x: Array) -> list[Shard]:
     of = x.aval.update(shape=sharding.shard_shape(x.shape))
     found = []
     for i, (device, index) in enumerate(sharding.devices_indices_map(x.shape).items()):
-        part = Array.from_buffer(Buffer(x._value[index].copy(), of))
+        part = Array.from_buffer(Buffer(copy_of(x._value[index]), of))
         data = placed(part, SingleDeviceSharding(device))
         found.append(Shard(device, index, i if sharding.is_fully_replicated else 0, data))
     return found

@@ -15,11 +15,11 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.dims import DimExpr, as_size, install, is_symbolic
 from tinyjax.core.errors import SizeError
-from tinyjax.core.execute import new_buffer
+from tinyjax.core.memory import aligned, new_buffer
 from tinyjax.core.ops import Op
 from tinyjax.core.tree import tree_leaves
 from tinyjax.core.uop import Buffer, UOp, const
-from tinyjax.engine.array import Array, buffer_node, refuse_escaped
+from tinyjax.engine.array import Array, buffer_node, refuse_detached
 from tinyjax.interpreters.trace import record_site, state, values_of
 
 PYTHON_SCALARS = (bool, int, float, complex)
@@ -80,7 +80,7 @@ def snapshot(x: np.ndarray) -> Buffer:
 
 def own(value: np.ndarray, of: Aval) -> Buffer:
     """A buffer around an ndarray that nobody else writes to."""
-    return Buffer(value, of)
+    return Buffer(aligned(value), of)
 
 
 def finish(node: UOp) -> Array:
@@ -88,8 +88,8 @@ def finish(node: UOp) -> Array:
     if state.staging or (node.free and state.traces):
         record_site(node)
         return Array(node)
-    if node.free:  # nothing is open: made from what escaped from a finished trace
-        refuse_escaped(node)
+    if node.free:  # nothing is open here: from a finished trace, or from another thread's
+        refuse_detached(node)
     return Array.from_buffer(Buffer(values_of([node])[0], node.aval))
 
 
@@ -102,7 +102,7 @@ def finish_all(nodes: list[UOp]) -> list[Array]:
     if not state.traces:
         for n in nodes:
             if n.free:
-                refuse_escaped(n)
+                refuse_detached(n)
     now = [n for n in nodes if not n.free or not state.traces]
     values = dict(zip(now, values_of(now), strict=True)) if now else {}
     return [
@@ -122,6 +122,7 @@ def to_array(node: UOp) -> Array:
 
 def from_pickle(value: np.ndarray, key: Any, weak: bool) -> Array:
     """Rebuild a pickled array."""
+    value = aligned(value)
     if key is not None:
         lead = value.ndim - len(key.key_shape)
         return Array.from_buffer(Buffer(value, aval(value.shape[:lead], key)))

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tinyjax.core import dtypes
+from tinyjax.core import dtypes, memory
 from tinyjax.core.uop import UOp
-from tinyjax.interpreters.evaluate_elementwise import BUILTIN, narrow
+from tinyjax.interpreters.evaluate_elementwise import BUILTIN, as_dtype, narrow
 
 Array = np.ndarray[Any, Any]
 
@@ -67,7 +67,7 @@ def float_to_int(source: Any, dtype: Any) -> Callable[[Array], Array]:
 
     def through(x: Array) -> Array:
         x = x.astype(compute, copy=False)
-        y = x.astype(storage)
+        y = as_dtype(x, storage)
         fits = (x >= least) & (x < above)
         if not fits.all():
             whole = np.trunc(x)
@@ -100,13 +100,13 @@ def reduce_precision(node: UOp, args: list[Array]) -> Array:
     exponent, mantissa = node.arg
     x = args[0]
     if dtypes.is_complex(x.dtype):
-        z = np.empty_like(x)
+        z = memory.empty(x.shape, x.dtype)
         z.real = rounded(x.real.copy(), exponent, mantissa)
         z.imag = rounded(x.imag.copy(), exponent, mantissa)
         return z
     if x.dtype in FORMATS:
-        return rounded(x, exponent, mantissa)
-    return rounded(x.astype(np.float32), exponent, mantissa).astype(x.dtype)
+        return memory.aligned(rounded(x, exponent, mantissa))
+    return as_dtype(rounded(x.astype(np.float32), exponent, mantissa), x.dtype)
 
 
 def rounded(x: Array, exponent: int, mantissa: int) -> Array:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tinyjax.core import dtypes
+from tinyjax.core import dtypes, memory
 from tinyjax.core.avals import Aval
 from tinyjax.core.errors import deleted
 from tinyjax.core.ops import BODIES, IDENTITIES, MOVEMENT, Op
@@ -63,7 +63,7 @@ def constant(node: UOp, args: list[Array]) -> Array:
 def iota(node: UOp, args: list[Array]) -> Array:
     """Position along an axis, converted to the dtype."""
     of, axis = node.arg
-    y = np.empty(of.shape, of.dtype)
+    y = memory.empty(of.shape, of.dtype)
     line = conversions.convert(np.arange(of.shape[axis]), of.dtype)
     y[...] = line.reshape(-1, *(1,) * (of.ndim - 1 - axis))
     return y
@@ -88,7 +88,9 @@ def equality(f: np.ufunc, words: Callable[..., Any]) -> Row:
         if type(dtype) is not dtypes.KeyDType:
             return plain(node, args)
         x, y = (movement.pack_words(a, dtype) for a in args)
-        return np.asarray(words(f(x, y), axis=-1))
+        z = memory.empty(node.aval.shape, dtypes.bool_)
+        words(f(x, y), axis=-1, out=z)
+        return z
 
     return row
 
@@ -107,7 +109,7 @@ def scan(node: UOp, args: list[Array]) -> list[Array]:
     first_x = info.num_consts + info.num_carry
     consts, carry, xs = args[: info.num_consts], args[info.num_consts : first_x], args[first_x:]
     out = node.aval.elts[info.num_carry :]
-    ys = [np.empty(storage_shape(a), storage_dtype(a)) for a in out]
+    ys = [memory.empty(storage_shape(a), storage_dtype(a)) for a in out]
     steps = range(info.length)
     run = plan_of(body)
     for i in reversed(steps) if info.reverse else steps:
@@ -161,7 +163,7 @@ def callback(node: UOp, args: list[Array]) -> list[Array]:
     if not info.levels:
         return [*called(info, info.out, args), token]
     shapes = [storage_shape(of) for of in info.out]
-    outs = [np.empty(shape, storage_dtype(of)) for shape, of in zip(shapes, info.out)]
+    outs = [memory.empty(shape, storage_dtype(of)) for shape, of in zip(shapes, info.out)]
     depth = len(info.levels)
     lone = [of.update(shape=of.shape[depth:]) for of in info.out]
     batched = [[on[i] for on, _ in info.levels] for i in range(len(args))]
@@ -227,7 +229,7 @@ def identity(node: UOp, args: list[Array]) -> Array:
 
 def copy(node: UOp, args: list[Array]) -> Array:
     """The operand in fresh memory."""
-    return args[0].copy()
+    return memory.copy_of(args[0])
 
 
 def dimension(node: UOp, args: list[Array]) -> Array:
@@ -248,27 +250,31 @@ EVAL: dict[Op, Row] = {
     Op.NEG: el.unary(np.negative),
     Op.ABS: el.by_kind(
         real=el.unary(np.abs),
-        complex=lambda node, args: np.asarray(np.abs(args[0])),
+        complex=el.magnitude,
         integer=el.unary(np.abs),
     ),
     Op.SIGN: el.by_kind(
-        real=el.unary(el.real_sign), complex=el.unary(el.complex_sign), integer=el.unary(np.sign)
+        real=el.unary(el.real_sign),
+        complex=el.unary(el.writing(el.complex_sign)),
+        integer=el.unary(np.sign),
     ),
     Op.FLOOR: el.unary(np.floor),
     Op.CEIL: el.unary(np.ceil),
     Op.ROUND: el.unary(np.rint),
     Op.TRUNC: el.unary(np.trunc),
     Op.SQRT: el.unary(np.sqrt),
-    Op.RSQRT: el.by_kind(real=el.unary(el.real_rsqrt), complex=el.unary(el.complex_rsqrt)),
+    Op.RSQRT: el.by_kind(
+        real=el.unary(el.real_rsqrt), complex=el.unary(el.writing(el.complex_rsqrt))
+    ),
     Op.CBRT: el.unary(np.cbrt),
     Op.EXP: el.unary(el.rounded_once(np.exp)),
     Op.EXP2: el.unary(el.rounded_once(np.exp2)),
     Op.EXPM1: el.by_kind(
-        real=el.unary(el.rounded_once(np.expm1)), complex=el.unary(el.complex_expm1)
+        real=el.unary(el.rounded_once(np.expm1)), complex=el.unary(el.writing(el.complex_expm1))
     ),
     Op.LOG: el.unary(el.rounded_once(np.log)),
     Op.LOG2: el.unary(el.rounded_once(np.log2)),
-    Op.LOG1P: el.by_kind(real=el.unary(np.log1p), complex=el.unary(el.complex_log1p)),
+    Op.LOG1P: el.by_kind(real=el.unary(np.log1p), complex=el.unary(el.writing(el.complex_log1p))),
     Op.SIN: el.unary(np.sin),
     Op.COS: el.unary(np.cos),
     Op.TAN: el.unary(el.rounded_once(np.tan)),
@@ -281,14 +287,16 @@ EVAL: dict[Op, Row] = {
     Op.ASINH: el.unary(np.arcsinh),
     Op.ACOSH: el.unary(np.arccosh),
     Op.ATANH: el.unary(np.arctanh),
-    Op.LOGISTIC: el.by_kind(real=el.unary(el.logistic), complex=el.unary(el.complex_logistic)),
-    Op.ERF: el.unary(special.erf),
-    Op.ERFC: el.unary(special.erfc),
-    Op.ERFINV: el.unary(special.erfinv),
-    Op.LGAMMA: el.unary(special.lgamma),
-    Op.DIGAMMA: el.unary(special.digamma),
+    Op.LOGISTIC: el.by_kind(
+        real=el.unary(el.logistic), complex=el.unary(el.writing(el.complex_logistic))
+    ),
+    Op.ERF: el.unary(el.writing(special.erf)),
+    Op.ERFC: el.unary(el.writing(special.erfc)),
+    Op.ERFINV: el.unary(el.writing(special.erfinv)),
+    Op.LGAMMA: el.unary(el.writing(special.lgamma)),
+    Op.DIGAMMA: el.unary(el.writing(special.digamma)),
     Op.IS_FINITE: el.predicate(np.isfinite),
-    Op.NOT: el.bitwise(np.invert),
+    Op.NOT: el.unary(np.invert),
     Op.POPCOUNT: el.popcount,
     Op.CLZ: el.count_leading_zeros,
     Op.REAL: el.real_part,
@@ -302,27 +310,29 @@ EVAL: dict[Op, Row] = {
     Op.SUB: el.binary(np.subtract),
     Op.MUL: el.binary(np.multiply),
     Op.DIV: el.by_kind(
-        real=el.binary(np.divide), complex=el.binary(el.complex_div), integer=el.binary(el.int_div)
+        real=el.binary(np.divide),
+        complex=el.binary(el.writing(el.complex_div)),
+        integer=el.binary(el.writing(el.int_div)),
     ),
-    Op.REM: el.by_kind(real=el.binary(np.fmod), integer=el.binary(el.int_rem)),
+    Op.REM: el.by_kind(real=el.binary(np.fmod), integer=el.binary(el.writing(el.int_rem))),
     Op.POW: el.binary(np.power),
     Op.MAX: el.by_kind(
         real=el.binary(el.real_max),
-        complex=el.binary(el.complex_max),
-        integer=el.binary(np.maximum),
+        complex=el.binary(el.writing(el.complex_max)),
+        integer=el.binary(el.larger),
     ),
     Op.MIN: el.by_kind(
         real=el.binary(el.real_min),
-        complex=el.binary(el.complex_min),
-        integer=el.binary(np.minimum),
+        complex=el.binary(el.writing(el.complex_min)),
+        integer=el.binary(el.smaller),
     ),
     Op.ATAN2: el.by_kind(
-        real=el.binary(el.rounded_once(np.arctan2)), complex=el.binary(el.complex_atan2)
+        real=el.binary(el.rounded_once(np.arctan2)), complex=el.binary(el.writing(el.complex_atan2))
     ),
     Op.NEXTAFTER: el.next_after,
-    Op.AND: el.bitwise(np.bitwise_and),
-    Op.OR: el.bitwise(np.bitwise_or),
-    Op.XOR: el.bitwise(np.bitwise_xor),
+    Op.AND: el.binary(np.bitwise_and),
+    Op.OR: el.binary(np.bitwise_or),
+    Op.XOR: el.binary(np.bitwise_xor),
     Op.SHL: el.binary(np.left_shift),
     Op.SHRL: el.shift_right_logical,
     Op.SHRA: el.shift_right_arithmetic,
@@ -332,12 +342,12 @@ EVAL: dict[Op, Row] = {
     Op.CMPNE: equality(np.not_equal, np.any),
     Op.CMPLT: el.by_kind(
         real=el.predicate(np.less),
-        complex=el.predicate(el.complex_less),
+        complex=el.predicate(el.writing(el.complex_less)),
         integer=el.predicate(np.less),
     ),
     Op.CMPLE: el.by_kind(
         real=el.predicate(np.less_equal),
-        complex=el.predicate(el.complex_less_equal),
+        complex=el.predicate(el.writing(el.complex_less_equal)),
         integer=el.predicate(np.less_equal),
     ),
     Op.COMPLEX: el.make_complex,
@@ -421,11 +431,11 @@ def storage_dtype(of: Aval) -> Any:
 
 
 def owned(value: Array) -> Array:
-    """`value`, copied if it is a view, read-only or not C-contiguous."""
+    """`value`, copied if it is a view, read-only, not C-contiguous or not aligned."""
     flags = value.flags
-    if flags.owndata and flags.writeable and flags.c_contiguous:
-        return value
-    return value.copy()
+    if type(value.base) is not np.ndarray and flags.writeable and flags.c_contiguous:
+        return memory.aligned(value)
+    return memory.copy_of(value)
 
 
 # --- closed bodies ----------------------------------------------------------------------------
@@ -540,10 +550,8 @@ def evaluate(
     if missing:
         quietly(_evaluate, missing, env, leaf, release, run)
     if len(outputs) == 1:
-        # the common case, an array that a row has just made, costs two tests
         (o,) = outputs
-        if o.op in SHARING or type(env[o]) is list or env[o].base is not None:
-            env[o] = _owned_output(o, env, set())
+        env[o] = memory.aligned(env[o]) if o.op in FRESH else _owned_output(o, env, set())
         return [env[o]]
     taken: set[int] = set()
     for o in dict.fromkeys(outputs):
@@ -627,6 +635,10 @@ SHARING = IDENTITIES - {Op.COPY} | {
     *UNKNOWN,
 }  # fmt: skip
 """Ops whose value may be that of another node."""
+FRESH = frozenset(EVAL) - SHARING - BODIES - {
+    Op.TUPLE, Op.ARGREDUCE, Op.SORT, Op.HOST_CALL, Op.CALLBACK, Op.CHECK,
+}  # fmt: skip
+"""Ops with one result, which their row puts into memory that nothing else uses."""
 
 
 def _owned_output(node: UOp, env: dict[UOp, Any], taken: set[int]) -> Value:
@@ -638,6 +650,10 @@ def _owned_output(node: UOp, env: dict[UOp, Any], taken: set[int]) -> Value:
     if node.op is Op.BUFFER or node.op in UNKNOWN:
         taken.add(id(value))
         return value
+    if node.op in FRESH:
+        value = memory.aligned(value)
+        taken.add(id(value))
+        return value
     shared = set(taken)
     source = node
     while source.op in SHARING and source.src:
@@ -647,7 +663,7 @@ def _owned_output(node: UOp, env: dict[UOp, Any], taken: set[int]) -> Value:
         shared.update(id(_known(s, env)) for s in source.operands)
 
     def own(array: Array) -> Array:
-        array = array.copy() if id(array) in shared else owned(array)
+        array = memory.copy_of(array) if id(array) in shared else owned(array)
         shared.add(id(array))
         taken.add(id(array))
         return array

@@ -1,9 +1,10 @@
 """Rows of the evaluator for elementwise ops: one NumPy expression each, in the op's compute dtype.
 
-Row: `(node, operands) -> ndarray`. Compute dtypes: float16, bfloat16 and smaller floats in float32
+Row: `(node, operands) -> ndarray`; the functions behind rows write to their last argument, as ufuncs
+do, which is fresh aligned memory (`core/memory.py`). Compute dtypes: float16, bfloat16 and smaller floats in float32
 with one rounding at the end; integers below 8 bits in 8 bits, wrapped at the end; all others in
 their own. Floating-point flags are the caller's business (`quiet`). Results are always ndarrays:
-NumPy makes scalars of rank-0 results.
+NumPy makes scalars of rank-0 results that it allocates itself.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from tinyjax.core import dtypes
+from tinyjax.core import dtypes, memory
 from tinyjax.core.uop import UOp
 
 Array = np.ndarray[Any, Any]
 Row = Callable[[UOp, list[Array]], Array]
+Writer = Callable[..., Any]
+"""`f(*operands, out)` fills `out`, which has the operands' shape (some may have rank 0)."""
 
-ndarray = np.ndarray
 BUILTIN = 17
 """NumPy numbers its dtypes; those below are bool, integers, float32, float64 and complex (float16
 is 23, ml_dtypes' are above 255). The cheapest test there is: 0.04 us."""
@@ -42,7 +44,10 @@ def widen(x: Array) -> Array:
 
 
 def narrow(y: Any, dtype: Any) -> Array:
-    """A computed value as an ndarray of `dtype`; rounds or wraps if that is narrower."""
+    """A computed value as an ndarray of `dtype`; rounds or wraps if that is narrower.
+
+    In fresh aligned memory, unless it has that dtype already.
+    """
     z: Array = np.asarray(y)
     if z.dtype == dtype:
         return z
@@ -50,88 +55,107 @@ def narrow(y: Any, dtype: Any) -> Array:
         z = z.astype(np.float32)  # one path for every float64 -> narrow conversion (see CAST)
     if dtype in NANLESS and z.dtype.kind == "f":
         z = np.where(z != z, np.float32(np.nan), z)
-    return z.astype(dtype)
+    return as_dtype(z, dtype)
 
 
-def unary(f: Callable[[Array], Any]) -> Row:
+def as_dtype(x: Array, dtype: Any) -> Array:
+    """NumPy's conversion, `x.astype(dtype)`, into aligned memory."""
+    y = memory.empty(x.shape, dtype)
+    np.copyto(y, x, casting="unsafe")
+    return y
+
+
+def unary(f: Writer) -> Row:
     """Row of a function whose result has the operand's dtype."""
 
     def row(node: UOp, args: list[Array]) -> Array:
         x = args[0]
-        if x.dtype.num < BUILTIN:
-            y = f(x)
-            return y if type(y) is ndarray else np.asarray(y)
-        return narrow(f(x.astype(WIDE[x.dtype])), x.dtype)
+        dtype = x.dtype
+        if dtype.num < BUILTIN:
+            y = memory.empty(x.shape, dtype)
+            f(x, y)
+            return y
+        wide = WIDE[dtype]
+        y = np.empty(x.shape, wide)
+        f(x.astype(wide), y)
+        return narrow(y, dtype)
 
     return row
 
 
-def binary(f: Callable[[Array, Array], Any]) -> Row:
+def binary(f: Writer) -> Row:
     """Row of a function of two operands whose result has their dtype."""
 
     def row(node: UOp, args: list[Array]) -> Array:
         x, y = args
-        dtype = x.dtype
+        dtype, shape = x.dtype, x.shape or y.shape
         if dtype.num < BUILTIN:
-            z = f(x, y)
-            return z if type(z) is ndarray else np.asarray(z)
+            z = memory.empty(shape, dtype)
+            f(x, y, z)
+            return z
         wide = WIDE[dtype]
-        return narrow(f(x.astype(wide), y.astype(wide)), dtype)
+        z = np.empty(shape, wide)
+        f(x.astype(wide), y.astype(wide), z)
+        return narrow(z, dtype)
 
     return row
+
+
+def writing(f: Callable[..., Any]) -> Writer:
+    """The writer of a function that returns its value."""
+
+    def write(*args: Array) -> None:
+        np.copyto(args[-1], f(*args[:-1]), casting="same_kind")
+
+    return write
 
 
 BLOCK = 1 << 16
 """Elements that functions of several passes take at a time (16k: up to a quarter slower)."""
 
 
-def in_blocks(f: Callable[..., Any], dtype: Any, *args: Array) -> Any:
-    """`f(*args)` of an elementwise `f`, a block at a time: its temporaries stay in the cache.
-
-    Operands have the result's shape or rank 0; others, and small ones, are passed on in one call.
-    Dtype: `dtype`; what `f` returns may be wider. Cost: 1 us, and 1 us per block.
-    """
-    shapes = {x.shape for x in args if x.ndim}
-    size = max([x.size for x in args])
-    if size <= BLOCK or len(shapes) != 1:
-        return f(*args).astype(dtype, copy=False)
+def in_blocks(f: Writer, *args: Array) -> None:
+    """`f(*operands, out)` of an elementwise `f`, a block at a time: its temporaries stay in the
+    cache. Cost: 1 us, and 1 us per block."""
+    size = args[-1].size
+    if size <= BLOCK:
+        f(*args)
+        return
     lines = [x.reshape(-1) if x.ndim else x for x in args]
-    out: Array = np.empty(shapes.pop(), dtype)
-    line = out.reshape(-1)
     for start in range(0, size, BLOCK):
         end = start + BLOCK
-        line[start:end] = f(*[x[start:end] if x.ndim else x for x in lines])
-    return out
+        f(*[x[start:end] if x.ndim else x for x in lines])
 
 
-def rounded_once(f: np.ufunc) -> Callable[..., Any]:
+def rounded_once(f: np.ufunc) -> Writer:
     """`f` with float32 computed in float64, at most 0.5 units of the last place off.
 
     For the functions whose float32 loop was found to be off by more than 2, over every 16th float
-    (every one for log2): 2.1 (log2) to 3.8 (tan). Cost: 1 us, and per element what the float64 loop
-    takes, 3 to 6 times the float32 one: 1.3 ns for exp, log and log2, 1.4 to 2.1 for cosh, expm1,
-    asin and tan, 3.4 for atan2; the conversions are hidden in the cache.
+    (every one for log2): 2.1 (log2) to 3.8 (tan). Cost: per element what the float64 loop takes, 3
+    to 6 times the float32 one: 1.3 ns for exp, log and log2, 1.4 to 2.1 for cosh, expm1, asin and
+    tan, 3.4 for atan2; NumPy converts in the cache.
     """
 
-    def wide(*args: Array) -> Any:
-        return f(*args, dtype=np.float64)
+    def write(*args: Array) -> None:
+        if args[-1].dtype == np.float32:
+            f(*args, dtype=np.float64)
+        else:
+            f(*args)
 
-    def of(*args: Array) -> Any:
-        if args[0].dtype != np.float32:
-            return f(*args)
-        if args[0].size > BLOCK or args[-1].size > BLOCK:
-            return in_blocks(wide, np.float32, *args)
-        return f(*args, dtype=np.float64).astype(np.float32)
-
-    return of
+    return write
 
 
-def predicate(f: Callable[..., Any]) -> Row:
+def predicate(f: Writer) -> Row:
     """Row of a function with a bool result."""
 
     def row(node: UOp, args: list[Array]) -> Array:
-        y = f(*args) if args[0].dtype.num < BUILTIN else f(*map(widen, args))
-        return y if type(y) is ndarray else np.asarray(y)
+        x = args[0]
+        y = memory.empty(x.shape or args[-1].shape, dtypes.bool_)
+        if x.dtype.num < BUILTIN:
+            f(*args, y)
+        else:
+            f(*map(widen, args), y)
+        return y
 
     return row
 
@@ -183,33 +207,34 @@ def unsigned(x: Array) -> Array:
     return x.view(f"u{x.dtype.itemsize}")
 
 
-def signed_of(bits: Any, dtype: Any) -> Array:
-    """Unsigned bits as `dtype` (the inverse of `unsigned`)."""
-    found: Array = np.asarray(bits)
-    return found.astype(dtype) if dtype.num >= BUILTIN else found.view(dtype)
-
-
 def shift_right_logical(node: UOp, args: list[Array]) -> Array:
     """Zeros come in from the left, for signed integers too; 0 when over-wide."""
-    x, amount = unsigned(args[0]), unsigned(args[1])
-    return signed_of(np.right_shift(x, amount), args[0].dtype)
+    x, amount = args
+    dtype = x.dtype
+    if dtype.num >= BUILTIN:
+        return narrow(np.right_shift(unsigned(x), unsigned(amount)), dtype)
+    y = memory.empty(x.shape or amount.shape, dtype)
+    np.right_shift(unsigned(x), unsigned(amount), unsigned(y))
+    return y
 
 
 def shift_right_arithmetic(node: UOp, args: list[Array]) -> Array:
     """Copies of the highest bit come in from the left, for unsigned integers too (as in JAX)."""
     x, amount = args
-    if x.dtype.num >= BUILTIN:
-        bits = dtypes.bit_width(x.dtype)
+    dtype = x.dtype
+    if dtype.num >= BUILTIN:
+        bits = dtypes.bit_width(dtype)
         signed = (unsigned(x) << np.uint8(8 - bits)).view(np.int8) >> np.int8(8 - bits)
-        shifted: Array = np.asarray(np.right_shift(signed, unsigned(amount).view(np.int8)))
-        return shifted.astype(x.dtype)
-    as_signed = f"i{x.dtype.itemsize}"
-    return np.asarray(np.right_shift(x.view(as_signed), amount.view(as_signed))).view(x.dtype)
+        return as_dtype(np.asarray(np.right_shift(signed, unsigned(amount).view(np.int8))), dtype)
+    y = memory.empty(x.shape or amount.shape, dtype)
+    as_signed = f"i{dtype.itemsize}"
+    np.right_shift(x.view(as_signed), amount.view(as_signed), y.view(as_signed))
+    return y
 
 
 def popcount(node: UOp, args: list[Array]) -> Array:
     """Number of set bits."""
-    return np.asarray(np.bitwise_count(unsigned(args[0]))).astype(args[0].dtype)
+    return as_dtype(np.asarray(np.bitwise_count(unsigned(args[0]))), args[0].dtype)
 
 
 def count_leading_zeros(node: UOp, args: list[Array]) -> Array:
@@ -220,15 +245,15 @@ def count_leading_zeros(node: UOp, args: list[Array]) -> Array:
     while shift < width:  # smear the highest bit downwards
         x = x | (x >> np.array(shift, x.dtype))
         shift *= 2
-    return np.asarray(width - np.bitwise_count(x).astype(np.int16)).astype(args[0].dtype)
+    return as_dtype(np.asarray(width - np.bitwise_count(x).astype(np.int16)), args[0].dtype)
 
 
 # --- floats -----------------------------------------------------------------------------------
 
 
-def real_sign(x: Array) -> Any:
+def real_sign(x: Array, out: Array) -> None:
     """-1 or 1; zeros keep their sign and NaN stays."""
-    return np.copysign(np.sign(x), x)
+    np.copysign(np.sign(x, out), x, out)
 
 
 def complex_sign(x: Array) -> Any:
@@ -238,9 +263,9 @@ def complex_sign(x: Array) -> Any:
     return np.where(size == 0, np.zeros((), x.dtype), x / size)
 
 
-def real_rsqrt(x: Array) -> Any:
+def real_rsqrt(x: Array, out: Array) -> None:
     """1 / sqrt(x); -inf for -0."""
-    return np.reciprocal(np.sqrt(x))
+    np.reciprocal(np.sqrt(x, out), out)
 
 
 def complex_rsqrt(x: Array) -> Any:
@@ -312,16 +337,16 @@ def complex_expm1(x: Array) -> Any:
     return y
 
 
-def logistic(x: Array) -> Any:
+def logistic(x: Array, out: Array) -> None:
     """1 / (1 + e**-x) without overflow: for x < 0 it is e**x / (1 + e**x)."""
-    return in_blocks(_logistic, x.dtype, x)
+    in_blocks(_logistic, x, out)
 
 
-def _logistic(x: Array) -> Any:
+def _logistic(x: Array, out: Array) -> None:
     wide = x.astype(np.float64) if x.dtype == np.float32 else x
     small = np.exp(-np.abs(wide))
     # As small <= 1 this chooses by the sign of x, without branches: those cost 4 ns an element.
-    return np.maximum(small, x >= 0) / (1 + small)
+    np.divide(np.maximum(small, x >= 0), 1 + small, out)
 
 
 def complex_logistic(x: Array) -> Any:
@@ -329,28 +354,36 @@ def complex_logistic(x: Array) -> Any:
     return complex_div(np.ones((), x.dtype), 1 + np.exp(-x))
 
 
-def real_max(x: Array, y: Array) -> Any:
+def larger(x: Array, y: Array, out: Array) -> None:
+    """NumPy's maximum, whose `out` must be given by name."""
+    np.maximum(x, y, out=out)
+
+
+def smaller(x: Array, y: Array, out: Array) -> None:
+    """NumPy's minimum."""
+    np.minimum(x, y, out=out)
+
+
+def real_max(x: Array, y: Array, out: Array) -> None:
     """Larger; NaN wins; +0 is larger than -0 (NumPy leaves that to chance)."""
-    z = np.maximum(x, y)
+    larger(x, y, out)
     if y.ndim == 0:  # relu and clip: a scalar says what zeros become
         if y:
-            return z
+            return
         if not np.signbit(y):
-            return z + y
-    elif z.all():
-        return z
-    return np.where((x == y) & (z == 0), x + y, z)
+            np.add(out, y, out)
+            return
+    elif out.all():
+        return
+    np.add(x, y, out, where=(x == y) & (out == 0))
 
 
-def real_min(x: Array, y: Array) -> Any:
+def real_min(x: Array, y: Array, out: Array) -> None:
     """Smaller; NaN wins; -0 is smaller than +0."""
-    z = np.minimum(x, y)
-    if y.ndim == 0:
-        if y:
-            return z
-    elif z.all():
-        return z
-    return np.where((x == y) & (z == 0), -(-x - y), z)
+    smaller(x, y, out)
+    if y if y.ndim == 0 else out.all():
+        return
+    np.copyto(out, -(-x - y), where=(x == y) & (out == 0))
 
 
 def complex_less(x: Array, y: Array) -> Any:
@@ -380,32 +413,57 @@ def complex_atan2(y: Array, x: Array) -> Any:
 
 def make_complex(node: UOp, args: list[Array]) -> Array:
     """re + i im, bit for bit (adding would lose signed zeros and make NaN of inf)."""
-    z = np.empty(node.aval.shape, node.aval.dtype)
+    z = memory.empty(node.aval.shape, node.aval.dtype)
     z.real, z.imag = args
     return z
 
 
+def magnitude(node: UOp, args: list[Array]) -> Array:
+    """|x| of complex x."""
+    y = memory.empty(args[0].shape, node.aval.dtype)
+    np.abs(args[0], y)
+    return y
+
+
 def real_part(node: UOp, args: list[Array]) -> Array:
     """Real part."""
-    return args[0].real.copy()
+    return memory.copy_of(args[0].real)
 
 
 def imag_part(node: UOp, args: list[Array]) -> Array:
     """Imaginary part; zeros for real x."""
-    return args[0].imag.copy()
+    return memory.copy_of(args[0].imag)
 
 
 def next_after(node: UOp, args: list[Array]) -> Array:
     """The neighbour of x towards y in x's own dtype (widening would make other neighbours)."""
     x, y = args
-    return np.where(x == y, y, np.nextafter(x, y))  # NumPy's float16 returns x for equal ones
-
-
-def bitwise(f: Callable[..., Any]) -> Row:
-    """Row of a bitwise function: no widening needed, except that ml_dtypes integers have none."""
-    return lambda node, args: narrow(f(*map(widen, args)), args[0].dtype)
+    z = memory.empty(x.shape or y.shape, x.dtype)
+    np.nextafter(x, y, z)
+    np.copyto(z, y, where=x == y)  # NumPy's float16 returns x for equal ones
+    return z
 
 
 def select(node: UOp, args: list[Array]) -> Array:
     """x where the condition holds, else y."""
-    return np.where(*args)
+    where, x, y = args
+    z = memory.empty(where.shape or x.shape or y.shape, x.dtype)
+    bits = f"u{x.dtype.itemsize}"
+    if z.size < SELECTED_BY_BITS or x.dtype.itemsize not in (1, 2, 4, 8):
+        np.copyto(z, y)
+        np.copyto(z, x, where=where)
+    else:
+        in_blocks(_select_bits, where, x.view(bits), y.view(bits), z.view(bits))
+    return z
+
+
+SELECTED_BY_BITS = 1 << 13
+"""Elements from which on selecting by bits is faster: with branches an unforeseeable condition costs
+4 ns an element."""
+
+
+def _select_bits(where: Array, x: Array, y: Array, out: Array) -> None:
+    mask = np.negative(where.astype(out.dtype))  # all bits, or none
+    np.bitwise_xor(x, y, out)
+    np.bitwise_and(out, mask, out)
+    np.bitwise_xor(out, y, out)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tinyjax.core import dtypes
+from tinyjax.core import dtypes, memory
 from tinyjax.core.uop import UOp
 from tinyjax.interpreters.evaluate_elementwise import (
     BUILTIN,
@@ -86,9 +86,9 @@ def reduce(node: UOp, args: list[Array]) -> Array:
     if dtype.kind == "c" and kind in ("max", "min"):
         return complex_extreme(x, kind, axes)
     if kind == "add" and x.dtype.kind in "fc":
-        y = sum_floats(x, axes)
-    else:
-        y = np.asarray(FOLDS[kind].reduce(x, axis=axes, dtype=x.dtype))
+        return narrow(sum_floats(x, axes), dtype)
+    y = memory.empty(node.aval.shape, x.dtype)
+    FOLDS[kind].reduce(x, axes, x.dtype, y)
     return narrow(y, dtype)
 
 
@@ -105,7 +105,9 @@ def sum_floats(x: Array, axes: tuple[int, ...]) -> Array:
     shape, last = x.shape, x.ndim - 1
     count = math.prod(shape[a] for a in axes)
     if count <= BLOCK or len(axes) == x.ndim:
-        return np.asarray(np.add.reduce(x, axis=axes))
+        y = memory.empty(tuple(n for a, n in enumerate(shape) if a not in axes), x.dtype)
+        np.add.reduce(x, axes, None, y)
+        return y
     first = axes[0]
     if axes[-1] - first != len(axes) - 1:  # not one run of axes: make it the last one
         kept = [a for a in range(x.ndim) if a not in axes]
@@ -180,15 +182,13 @@ PLAIN = frozenset({dtypes.float32, dtypes.float64, *dtypes.COMPLEXES})
 def dot(node: UOp, args: list[Array]) -> Array:
     """Batched matrix product of the operands brought to [batch, free, contracted]."""
     x, y = args
-    info = node.arg
+    info, result = node.arg, node.aval.dtype
     if x.ndim == 2 and y.ndim == 2 and info.contract == MATRIX_PRODUCT and x.dtype in PLAIN:
-        if (
-            x.dtype == y.dtype == node.aval.dtype and not info.batch[0]
-        ):  # the general form costs 6 us more
-            matrix: Array = np.matmul(x, y)
+        if x.dtype == y.dtype == result and not info.batch[0]:  # the general form costs 6 us more
+            matrix = memory.empty(node.aval.shape, result)
+            np.matmul(x, y, matrix)
             return matrix
     (cx, cy), (bx, by) = info.contract, info.batch
-    result = node.aval.dtype
     compute = dot_compute_dtype(x.dtype, y.dtype, result)
     x, y = converted(x, compute), converted(y, compute)
     fx = [i for i in range(x.ndim) if i not in cx and i not in bx]
@@ -199,7 +199,7 @@ def dot(node: UOp, args: list[Array]) -> Array:
     rows, columns = math.prod(free_x), math.prod(free_y)
     left = x.transpose(*bx, *fx, *cx).reshape(*batch, rows, depth)
     right = y.transpose(*by, *cy, *fy).reshape(*batch, depth, columns)
-    product = np.empty(batch + free_x + free_y, compute)
+    product = memory.empty(batch + free_x + free_y, compute)
     np.matmul(left, right, out=product.reshape(*batch, rows, columns))
     return converted(product, result)
 

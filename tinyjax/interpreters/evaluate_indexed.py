@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tinyjax.core import dtypes
+from tinyjax.core import dtypes, memory
 from tinyjax.core.uop import UOp
 from tinyjax.interpreters.evaluate_elementwise import BUILTIN, WIDE, narrow
 
@@ -38,14 +38,14 @@ def dynamic_slice(node: UOp, args: list[Array]) -> Array:
     """Slice of static sizes at run-time starts, which are clamped."""
     x, sizes = args[0], node.arg
     starts = clamped_starts(args[1:], x.shape, sizes)
-    return x[tuple(slice(s, s + n) for s, n in zip(starts, sizes))].copy()
+    return memory.copy_of(x[tuple(slice(s, s + n) for s, n in zip(starts, sizes))])
 
 
 def dynamic_update(node: UOp, args: list[Array]) -> Array:
     """A copy of x with `update` written at run-time starts, which are clamped."""
     x, update = args[:2]
     starts = clamped_starts(args[2:], x.shape, update.shape)
-    y = np.array(x)  # rank 0: x may be a scalar, which `copy` would keep
+    y = memory.copy_of(x)
     y[tuple(slice(s, s + n) for s, n in zip(starts, update.shape))] = update
     return y
 
@@ -116,7 +116,7 @@ def gather(node: UOp, args: list[Array]) -> Array:
     axes = np.argsort(places)
     if not (axes == range(y.ndim)).all():
         y = y.transpose(axes)
-    result: Array = y if y.base is None else y.copy()
+    result = y if y.base is None else memory.copy_of(y)
     return result
 
 
@@ -177,7 +177,7 @@ def scatter(node: UOp, args: list[Array]) -> Array:
     flat = np.broadcast_to(flat, values.shape)
     if info.mode != "clip" and not inside.all():
         flat, values = flat[inside], values[inside]
-    y = x.copy()
+    y = memory.copy_of(x)
     if info.kind == "set":
         y.reshape(-1)[flat.reshape(-1)] = values.reshape(-1)
         return y

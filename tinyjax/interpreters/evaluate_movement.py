@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tinyjax.core import dtypes
+from tinyjax.core import dtypes, memory
 from tinyjax.core.uop import UOp
 
 Array = np.ndarray[Any, Any]
@@ -59,14 +59,14 @@ def reshape(node: UOp, args: list[Array]) -> Array:
 
 def permute(node: UOp, args: list[Array]) -> Array:
     """Axis i of the result is axis arg[i]."""
-    return args[0].transpose(node.arg).copy()
+    return memory.copy_of(args[0].transpose(node.arg))
 
 
 def expand(node: UOp, args: list[Array]) -> Array:
     """Axis i becomes axis dims[i]; new axes and axes of size 1 repeat."""
     shape, dims = node.arg
     x = args[0]
-    y = np.empty(shape, x.dtype)
+    y = memory.empty(shape, x.dtype)
     if not dims or len(dims) == len(shape):
         y[...] = x
         return y
@@ -80,7 +80,7 @@ def expand(node: UOp, args: list[Array]) -> Array:
 def pad(node: UOp, args: list[Array]) -> Array:
     """Element i of an axis lands at lo + i*(interior + 1), if that is inside."""
     x, fill = args
-    y = np.empty(_outer(node), x.dtype)
+    y = memory.empty(_outer(node), x.dtype)
     y[...] = fill
     source, target = [], []
     for size, length, (lo, _, interior) in zip(x.shape, y.shape, node.arg):
@@ -102,24 +102,26 @@ def _outer(node: UOp) -> tuple[int, ...]:
 
 def slice_(node: UOp, args: list[Array]) -> Array:
     """Every step-th element of each axis."""
-    return args[0][tuple(slice(*bounds) for bounds in node.arg)].copy()
+    return memory.copy_of(args[0][tuple(slice(*bounds) for bounds in node.arg)])
 
 
 def flip(node: UOp, args: list[Array]) -> Array:
     """Axes reversed."""
-    return np.flip(args[0], node.arg).copy()
+    return memory.copy_of(np.flip(args[0], node.arg))
 
 
 def concat(node: UOp, args: list[Array]) -> Array:
     """Operands joined along an axis."""
-    return np.concatenate(args, node.arg)
+    y = memory.empty(_outer(node), args[0].dtype)
+    np.concatenate(args, node.arg, y)
+    return y
 
 
 def window(node: UOp, args: list[Array]) -> Array:
     """The axis becomes window positions o; a new last axis k has index o*stride + k*dilation."""
     axis, size, stride, dilation = node.arg
     x = args[0]
-    y = np.empty(_outer(node), x.dtype)
+    y = memory.empty(_outer(node), x.dtype)
     count = y.shape[axis]
     lead = (slice(None),) * axis
     for k in range(size if count else 0):

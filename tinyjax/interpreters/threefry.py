@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tinyjax.core import memory
 from tinyjax.core.uop import UOp
 
 Array = np.ndarray[Any, Any]
@@ -45,8 +46,10 @@ def random_bits(node: UOp, args: list[Array]) -> Array:
     low, high = counter.astype(np.uint32), (counter >> np.uint64(32)).astype(np.uint32)
     flat = keys.reshape(-1, 2)
     x0, x1 = threefry2x32(flat[:, :1], flat[:, 1:], high[None], low[None])
+    bits = memory.empty(node.aval.shape, node.aval.dtype)
+    of_keys = bits.reshape(x0.shape)
     if width == 64:
-        bits = (x0.astype(np.uint64) << np.uint64(32)) | x1
+        np.bitwise_or(x0.astype(np.uint64) << np.uint64(32), x1, of_keys)
     else:
-        bits = (x0 ^ x1).astype(node.aval.dtype)
-    return bits.reshape(node.aval.shape)
+        np.copyto(of_keys, x0 ^ x1, casting="unsafe")
+    return bits

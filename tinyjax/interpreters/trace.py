@@ -318,3 +318,14 @@ def escaped(node: UOp) -> Var | None:
         elif v.trace is not None and not v.trace.open:
             return v
     return None
+
+
+def foreign(node: UOp) -> Var | None:
+    """A variable of a trace that is open on another thread; nothing may be open on this one."""
+    for v in node.free:
+        if v.trace is not None and v.trace.open:
+            return v
+        found = None if v.bound is None else foreign(v.bound)
+        if found is not None:
+            return found
+    return None

@@ -31,6 +31,7 @@ from typing import Any, TypeAlias
 from tinyjax.core.avals import Aval, TupleAval
 from tinyjax.core.body import params_of
 from tinyjax.core.errors import LoweringError
+from tinyjax.core.memory import ALIGNMENT
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.uop import UOp
 from tinyjax.lowering.dims import Bounded, Sizes
@@ -38,9 +39,6 @@ from tinyjax.lowering.fusion import ROUTINE, UPDATE, FusionPlan, Group, base
 from tinyjax.lowering.inline import storage_aval
 from tinyjax.lowering.order import Ordered
 from tinyjax.lowering.passes import schedule_of
-
-ALIGNMENT = 64
-
 
 # --- slots and steps ----------------------------------------------------------------------------
 

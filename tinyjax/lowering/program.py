@@ -30,6 +30,7 @@ from tinyjax.core.avals import Aval
 from tinyjax.core.body import params_of
 from tinyjax.core.config import config
 from tinyjax.core.errors import KernelBoundsError
+from tinyjax.core.memory import ALIGNMENT
 from tinyjax.core.ops import Op
 from tinyjax.core.record import recording
 from tinyjax.core.uop import UOp, toposort
@@ -43,7 +44,7 @@ from tinyjax.lowering.harden import RECORD_BYTES, Access, harden
 from tinyjax.lowering.interpret import interpret
 from tinyjax.lowering.kernel import Code, Kernel
 from tinyjax.lowering.passes import FLATTEN, RANGEIFY, codes_of
-from tinyjax.lowering.plan import ALIGNMENT, Plan, Slot
+from tinyjax.lowering.plan import Plan, Slot
 from tinyjax.lowering.rangeify import is_update, rangeify
 from tinyjax.lowering.sort import SortKernel
 from tinyjax.lowering.target import Target, host

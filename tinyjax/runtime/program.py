@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tinyjax.core import memory
 from tinyjax.core.config import config
 from tinyjax.runtime import buffers
 from tinyjax.runtime import native_ir as ir
@@ -43,7 +44,7 @@ _check_signals = ctypes.pythonapi.PyErr_CheckSignals
 
 
 def _align(nbytes: int) -> int:
-    return -(-nbytes // buffers.ALIGNMENT) * buffers.ALIGNMENT
+    return -(-nbytes // memory.ALIGNMENT) * memory.ALIGNMENT
 
 
 def _words(values: Sequence[int]) -> NDArray[np.int64]:
@@ -67,16 +68,16 @@ class _Workspaces:
         except IndexError:
             pass
         if self.hardened:
-            return self.pool.guarded_take(self.nbytes) + buffers.ALIGNMENT
+            return self.pool.guarded_take(self.nbytes) + memory.ALIGNMENT
         return self.pool.take(self.nbytes)
 
     def give(self, address: int) -> None:
         if self.keep:
             self.kept.append(address)
         elif self.hardened:
-            start = address - buffers.ALIGNMENT
+            start = address - memory.ALIGNMENT
             del self.pool.guarded[start]
-            self.pool.give(start, self.nbytes + 2 * buffers.ALIGNMENT)
+            self.pool.give(start, self.nbytes + 2 * memory.ALIGNMENT)
         else:
             self.pool.give(address, self.nbytes)
 
@@ -119,17 +120,17 @@ class _Bound:
         arena_at = _align(gather_at + 8 * packed.gathered)
         self.workspace_bytes = arena_at + layout.arena_bytes
 
-        constants = [c if isinstance(c, int) else buffers.address(c) for c in program.constants]
+        constants = [c if isinstance(c, int) else memory.address(c) for c in program.constants]
         table = _words(packed.words)
         addresses = _words(constants)
         offsets = _words([arena_at + offset for offset in layout.offsets])
         fields = {
-            ir.TABLE: buffers.address(table),
+            ir.TABLE: memory.address(table),
             ir.N_ARGS: layout.args,
             ir.N_CONSTS: layout.constants,
-            ir.CONSTS: buffers.address(addresses),
+            ir.CONSTS: memory.address(addresses),
             ir.N_OFFSETS: len(layout.offsets),
-            ir.OFFSETS: buffers.address(offsets),
+            ir.OFFSETS: memory.address(offsets),
             ir.N_DIMS: layout.dims,
             ir.DIMS_AT: dims_at,
             ir.SLOTS_AT: slots_at,
@@ -137,7 +138,7 @@ class _Bound:
             ir.GATHER_AT: gather_at,
         }
         descriptor = _words([fields[place] for place in range(ir.DESC_WORDS)])
-        self.descriptor = buffers.address(descriptor)
+        self.descriptor = memory.address(descriptor)
         callees = tuple(callee.bound for callee in program.programs)
         self.keep = (
             (table, addresses, offsets, descriptor, crumbs)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tinyjax.core import memory
 from tinyjax.runtime import buffers
 from tinyjax.runtime.kernels import kernel
 from tinyjax.runtime.program import Program
@@ -89,7 +90,7 @@ def copy_bytes(dst: int, src: int, nbytes: int) -> None:
     if nbytes < SHARED_BYTES:
         ctypes.memmove(dst, src, nbytes)
     else:
-        streamed = nbytes >= STREAMED_BYTES and dst % buffers.ALIGNMENT == 0
+        streamed = nbytes >= STREAMED_BYTES and dst % memory.ALIGNMENT == 0
         _copier(streamed).run(dst, src, nbytes)
 
 
@@ -100,7 +101,7 @@ def snapshot(array: NDArray[Any]) -> NDArray[Any]:
     """
     copy = buffers.empty(array.shape, array.dtype)
     if array.nbytes >= SHARED_BYTES and array.flags.c_contiguous:
-        copy_bytes(buffers.address(copy), buffers.address(array), array.nbytes)
+        copy_bytes(memory.address(copy), memory.address(array), array.nbytes)
     else:
         np.copyto(copy, array)
     return copy
