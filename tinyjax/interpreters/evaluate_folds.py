@@ -106,7 +106,7 @@ def sum_floats(x: Array, axes: tuple[int, ...]) -> Array:
     count = math.prod(shape[a] for a in axes)
     if count <= BLOCK or len(axes) == x.ndim:
         y = memory.empty(tuple(n for a, n in enumerate(shape) if a not in axes), x.dtype)
-        np.add.reduce(x, axes, None, y)
+        np.add.reduce(x, axes, out=y)
         return y
     first = axes[0]
     if axes[-1] - first != len(axes) - 1:  # not one run of axes: make it the last one
