@@ -234,6 +234,7 @@ def stirling_rest(x: Real) -> Real:
 
 
 DIGAMMA_ROOT = mp.findroot(mp.digamma, 1.46163)
+LGAMMA_LEAST = mp.loggamma(DIGAMMA_ROOT)
 SLACK = 1 + mp.mpf(2) ** -8
 """Ranges are widened by this: the rounded quotient of a reduction is off by a little."""
 HALF_LN2 = mp.log(2) / 2 * SLACK
@@ -409,12 +410,19 @@ FITS: dict[str, Fit] = {
         (3, 9),
         "lgamma(x) = (x - 1/2)(log(x) - 1) + log(2 pi)/2 - 1/2 + P(1/x**2)/x, x >= 4",
     ),
+    "LGAMMA_LEAST": Fit(
+        lambda t: (mp.loggamma(DIGAMMA_ROOT + t) - LGAMMA_LEAST) / t**2,
+        lambda t: t**2 / mp.loggamma(DIGAMMA_ROOT + t),
+        (mp.mpf(-0.24), mp.mpf(0.28)),
+        (6, 14),
+        "lgamma(root of digamma + t) = least value + t**2 * P(t), -0.24 <= t <= 0.28",
+    ),
     "DIGAMMA": Fit(
-        lambda u: mp.digamma(u + 1.5) / (u + 1.5 - DIGAMMA_ROOT),
-        lambda u: (u + 1.5 - DIGAMMA_ROOT) / mp.digamma(u + 1.5),
-        (mp.mpf(-0.5), mp.mpf(0.5)),
-        (10, 22),
-        "digamma(x) = (x - root) * P(x - 3/2), 1 <= x <= 2",
+        lambda u: mp.digamma(u + 2) / (u + 2 - DIGAMMA_ROOT),
+        lambda u: (u + 2 - DIGAMMA_ROOT) / mp.digamma(u + 2),
+        (mp.mpf(-1), mp.mpf(1)),
+        (15, 31),
+        "digamma(x) = (x - root) * P(x - 2), 1 <= x <= 3",
     ),
     "DIGAMMA_LARGE": Fit(
         lambda z: (mp.log(1 / mp.sqrt(z)) - mp.sqrt(z) / 2 - mp.digamma(1 / mp.sqrt(z))) / z,
@@ -441,6 +449,7 @@ CONSTANTS: dict[str, tuple[Real, int, str]] = {
     "HALF_PI": (mp.pi / 2, 3, "pi/2"),
     "HALF_ROOT_PI": (mp.sqrt(mp.pi) / 2, 2, "sqrt(pi)/2"),
     "DIGAMMA_ROOT": (DIGAMMA_ROOT, 2, "the positive zero of digamma"),
+    "LGAMMA_LEAST_VALUE": (LGAMMA_LEAST, 2, "the least value of lgamma on x > 0"),
     "INV_PI": (1 / mp.pi, 1, "1/pi"),
 }
 INV_PI_BITS = 1216

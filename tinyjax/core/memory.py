@@ -1,6 +1,6 @@
 """Where values lie: every value that a user can hold starts at a multiple of 64 bytes.
 
-That is a cache line, and what consumers of DLPack (XLA, PyTorch's vector kernels) take without a
+That is a cache line, and what some consumers of DLPack (XLA is one) ask for to take memory without a
 copy. NumPy aligns to 16 bytes, so rows of the evaluator ask `empty` for the memory of their results
 and `aligned` copies what came from elsewhere. The memory itself is the runtime's
 (`runtime/buffers.py`), which installs itself here.

@@ -636,7 +636,7 @@ SHARING = IDENTITIES - {Op.COPY} | {
 }  # fmt: skip
 """Ops whose value may be that of another node."""
 FRESH = frozenset(EVAL) - SHARING - BODIES - {
-    Op.TUPLE, Op.ARGREDUCE, Op.SORT, Op.HOST_CALL, Op.CALLBACK, Op.CHECK,
+    Op.TUPLE, Op.ARGREDUCE, Op.SORT, Op.CUSTOM_LIN, Op.HOST_CALL, Op.CALLBACK, Op.CHECK,
 }  # fmt: skip
 """Ops with one result, which their row puts into memory that nothing else uses."""
 

@@ -1,10 +1,10 @@
 """Rows of the evaluator for elementwise ops: one NumPy expression each, in the op's compute dtype.
 
 Row: `(node, operands) -> ndarray`; the functions behind rows write to their last argument, as ufuncs
-do, which is fresh aligned memory (`core/memory.py`). Compute dtypes: float16, bfloat16 and smaller floats in float32
-with one rounding at the end; integers below 8 bits in 8 bits, wrapped at the end; all others in
-their own. Floating-point flags are the caller's business (`quiet`). Results are always ndarrays:
-NumPy makes scalars of rank-0 results that it allocates itself.
+do, which is fresh aligned memory (`core/memory.py`). Compute dtypes: float16, bfloat16 and smaller
+floats in float32 with one rounding at the end; integers below 8 bits in 8 bits, wrapped at the end;
+all others in their own. Floating-point flags are the caller's business (`quiet`). Results are always
+ndarrays: NumPy makes scalars of rank-0 results that it allocates itself.
 """
 
 from __future__ import annotations

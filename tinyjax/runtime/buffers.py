@@ -38,7 +38,7 @@ from tinyjax.core.memory import ALIGNMENT, address
 
 SLAB_BYTES = 2 << 20
 SMALL_BYTES = 4096  # arrays of which several may share a block
-SHARED_BYTES = 8192  # of such a block, most often; one array can keep all of it from being reused
+SHARED_BYTES = 8192  # aimed at for such a block, of 4 to 16 arrays; any one of them keeps all of it
 LARGE_BYTES = PIECE_BYTES = 128 << 10  # mappings of their own from here on
 CHECK_EVERY_BYTES = 64 << 20  # released bytes between two looks at how much lies idle
 HUGE_PAGE = 2 << 20

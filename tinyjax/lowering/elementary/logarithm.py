@@ -16,6 +16,7 @@ from tinyjax.lowering.elementary import coefficients as table
 from tinyjax.lowering.elementary.builder import (
     Format,
     Num,
+    fast_two_sum,
     fma,
     horner,
     sign_of,
@@ -67,6 +68,16 @@ def join(e: Num, f: Num) -> Num:
     """e * ln(2) + log(1 + f)."""
     hi, lo, _ = table.LN2[f.format.bits]
     return fma(e, hi, fma(e, lo, fma(f * f, log1p_tail(f), f)))
+
+
+def log_parts(x: Num) -> tuple[Num, Num]:
+    """log(x) for positive finite x in two parts: three bits more than the dtype holds."""
+    e, f = split_exponent(x)
+    hi, lo, _ = table.LN2[x.format.bits]
+    # of either sign, e * hi is not the smaller one unless e is 0
+    total, error = fast_two_sum(e * hi, f)
+    rest = fma(e, lo, error)
+    return fast_two_sum(total, fma(f * f, log1p_tail(f), rest))
 
 
 def with_log_specials(x: Num, y: Num) -> Num:
