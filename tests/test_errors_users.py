@@ -15,7 +15,7 @@ import pytest
 
 import tinyjax as jax
 import tinyjax.numpy as jnp
-from tinyjax import errors
+from tinyjax import errors, lax
 from tinyjax.scipy import special
 
 X3 = np.ones(3, np.float32)
@@ -411,6 +411,27 @@ def test_functions_of_ours_that_call_others_tell_their_own_operands() -> None:
         jax.jit(lambda p, v: special.rel_entr(q=v, p=p["w"]))(P, V)
     told = str(caught.value).split("\n")[1:]
     assert told[0] == "  q = v  f32[5]      p = p['w']  f32[3,4]" and len(told) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            lambda p, v: lax.conv_general_dilated(p["w"], v, (1,), "SAME"),
+            "lhs = p['w']  f32[3,4]      rhs = v  f32[5]",
+        ),
+        (
+            lambda p, v: jnp.take_along_axis(p["w"], v.astype("int32"), axis=0),
+            "arr = p['w']  f32[3,4]      indices = v.astype('int32')  i32[5]",
+        ),
+        (lambda p, v: jnp.einsum("ijk,j->i", p["w"], v), "p['w']  f32[3,4]      v  f32[5]"),
+    ],
+)
+def test_messages_about_ranks_list_operands(call, told) -> None:
+    for f in (call, jax.jit(call)):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            f(P, V)
+        assert str(caught.value).split("\n")[1] == f"  {told}"
 
 
 def test_messages_about_something_else_do_not_list_operands() -> None:

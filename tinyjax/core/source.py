@@ -286,6 +286,9 @@ def fits(node: ast.AST, value: Any, frame: FrameType) -> bool:
     return shape is not None and str(shape) == str(getattr(value, "shape", None))
 
 
+OF_SHAPES = re.compile(r"\b(ndim|ranks?|dimensions|features)\b")
+"""Words of messages to which the shapes of the operands belong."""
+
 Given = tuple[str, Any, ast.AST | None]
 """The name of a parameter, what the user gave for it, and how that is written."""
 
@@ -294,8 +297,8 @@ def operands_of(call: Call, message: str | None = None) -> str:
     """`  x = params['w']  f32[3,4]      y = v  f32[5]`: the arrays that the user gave a function.
 
     What the user wrote for them is at the line that is running; it is left out if one of the
-    expressions stands for something else. Nothing if there is a message that does not name the
-    shape of one of them: it is about something else.
+    expressions stands for something else. Nothing if there is a message that neither names the
+    shape of one of them nor speaks of dimensions: it is about something else.
     """
     fun, args, kwargs = call
     frame = user_frame()
@@ -306,8 +309,11 @@ def operands_of(call: Call, message: str | None = None) -> str:
     names = itertools.chain(parameter_names(fun), itertools.repeat(""))
     given = [*zip(names, args, written), *((k, x, keywords.get(k)) for k, x in kwargs.items())]
     arrays = [array for each in given for array in arrays_in(*each)]
-    named = message is None or any(x.shape and str(x.shape) in message for _, x, _ in arrays)
-    if not named or not arrays:
+    if not arrays or not (
+        message is None
+        or OF_SHAPES.search(message)
+        or any(x.shape and str(x.shape) in message for _, x, _ in arrays)
+    ):
         return ""
     fit = frame is not None and all(p is None or fits(p, x, frame) for _, x, p in arrays)
     shown = [
