@@ -24,6 +24,7 @@ import bisect
 import ctypes
 import math
 import mmap
+import operator
 import os
 import sys
 from collections.abc import Callable
@@ -295,6 +296,7 @@ class BufferPool:
             return self.small[shape, dtype].pop()
         except LookupError:  # used up, or large
             pass
+        shape = tuple(map(operator.index, shape))  # raises for a symbolic size
         nbytes = math.prod(shape) * dtype.itemsize
         if not 0 < nbytes <= SMALL_BYTES or config.tinyjax_hardened:
             return self.empty(shape, dtype)
