@@ -40,6 +40,33 @@ def test_addresses_are_numpys():
         assert _address_by_interface(array) == array.ctypes.data
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (16,), (2, 64), (1024,)])
+def test_small_arrays_share_a_block_that_goes_with_the_last(shape):
+    pool = BufferPool()
+    arrays = [pool.shared(shape, F32)]
+    arrays += [pool.shared(shape, F32) for _ in pool.small[shape, F32].copy()]
+    nbytes = max(arrays[0].nbytes, 64)
+    places = sorted(map(address, arrays))
+    assert [p - places[0] for p in places] == [i * nbytes for i in range(len(arrays))]
+    assert places[0] % 64 == 0 and pool.small[shape, F32] == []
+    for a in arrays:
+        assert a.shape == shape and a.dtype == F32 and a.flags.c_contiguous and a.flags.writeable
+    free = pool.size_class(nbytes * len(arrays)).free
+    assert places[0] not in free
+    a = last = arrays.pop()
+    arrays.clear()
+    assert places[0] not in free
+    del a, last
+    assert places[0] in free
+
+
+def test_arrays_that_are_not_small_share_nothing():
+    pool = BufferPool()
+    for shape in ((0,), (1025,), (3, 0)):
+        assert address(pool.shared(shape, F32)) % 64 == 0
+    assert not pool.small
+
+
 def test_a_block_is_reused_when_its_last_view_is_gone():
     pool = BufferPool()
     array = pool.empty((100,), F32)
