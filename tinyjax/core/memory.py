@@ -9,6 +9,7 @@ and `aligned` copies what came from elsewhere. The memory itself is the runtime'
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -60,16 +61,13 @@ address = _address_by_layout if _layout_is_known() else _address_by_interface
 # ------------------------------------------------------------------------------------------- memory
 
 
-def _plain(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Aligned memory of NumPy's, until there is a pool."""
-    dtype = np.dtype(dtype)
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -address(raw) % ALIGNMENT
-    return np.ndarray(shape, dtype, raw, start)
+def numpys(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An uninitialised aligned array in memory that NumPy has allocated. Cost: 0.5 us."""
+    raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)
 
 
-empty: Allocator = _plain
+empty: Allocator = numpys
 """`empty(shape, dtype)`: uninitialised C-contiguous memory that nothing else uses, 64-byte aligned.
 
 Call it as `memory.empty`: what it is bound to changes.

@@ -51,14 +51,15 @@ class Buffer:
     """A value in memory: an owned, C-contiguous, read-only-by-convention ndarray and its aval.
 
     `value` has the storage dtype (uint32 with a trailing axis for typed keys, whose aval hides it).
-    `address` is filled by the runtime when first needed, 0 before.
+    `address` is filled by the runtime when first needed, 0 before. Several buffers may hold one
+    ndarray (`x.T` of a vector is `x`); what NumPy and other libraries see is marked read-only.
     """
 
-    __slots__ = ("__weakref__", "address", "aval", "deleted", "pinned", "value")
+    __slots__ = ("__weakref__", "address", "aval", "deleted", "value")
 
     def __init__(self, value: np.ndarray, of: Aval, address: int = 0) -> None:
         self.value, self.aval, self.address = value, of, address
-        self.pinned = self.deleted = False
+        self.deleted = False
 
 
 Free = frozenset[Var]
@@ -315,8 +316,11 @@ def depends_on(roots: Sequence[UOp], variables: Iterable[Var]) -> Callable[[UOp]
 
 
 def active_operands(node: UOp, index: int) -> list[UOp]:
-    """Operands of a call, loop or branch that a result depends on differentiably, by its bodies."""
+    """Operands of a call, loop or branch that a result depends on differentiably, by its bodies, or
+    by its rule, if that passes the derivative of an operand (`passes`)."""
     bodies, first, lead, carry = node.bodies, 0, 0, 0
+    if node.op is Op.CALL and index in (passes := getattr(node.arg.rule, "passes", ())):
+        return [node.operands[passes[index]]]
     if node.op is Op.COND:
         first = 1
     elif node.op is Op.SCAN:

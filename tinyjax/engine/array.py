@@ -408,11 +408,8 @@ class Array:
             return value.astype(dtype)
         if copy:
             return value.copy()
-        if self._buffer is not None:
-            self._buffer.pinned = True
-        view = value.view()
-        view.flags.writeable = False
-        return view
+        value.flags.writeable = False  # seen from now on: it is not to be donated
+        return value.view()
 
     @api_boundary
     def __len__(self) -> int:

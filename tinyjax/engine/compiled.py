@@ -88,9 +88,11 @@ class Executable:
                 value = buffers[source].value.reshape(-1).view(like.dtype).reshape(like.shape)
                 outs[out] = Buffer(value, self.avals[out], addresses[source])
                 addresses[first + out] = addresses[source]
-        self.run_program(*addresses)
-        for source in self.consumed:
-            give_up(buffers[source])
+        try:
+            self.run_program(*addresses)
+        finally:  # interrupted, it may have written to them
+            for source in self.consumed:
+                give_up(buffers[source])
         return outs
 
     def sized_for(self, dims: Mapping[Atom, int]) -> Sized:

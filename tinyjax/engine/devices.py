@@ -7,6 +7,7 @@ counts as several devices, so programs written for several (`pmap`) run; they sh
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import inspect
@@ -134,8 +135,8 @@ def device_put(
     """A tree of arrays and numbers as arrays on a device (`device` may be a sharding).
 
     `device` may also be a tree of them, a prefix of `x`. An array that lies there already is itself;
-    one put elsewhere is copied and remembers where (engine/placement.py). `src`, `donate` and
-    `may_alias` change nothing.
+    one put elsewhere, or with `may_alias=False`, is copied; it remembers where it lies
+    (engine/placement.py). `src` and `donate` change nothing.
     Raises: ValueError for what is no device, or a shape that a sharding cannot divide.
     """
 
@@ -143,7 +144,9 @@ def device_put(
         if not is_array_like(leaf):
             raise TypeError(f"Value {leaf!r} of type {type(leaf)} is not a valid JAX type")
         sharding = as_sharding(target)
-        return asarray(leaf) if sharding is None else place(asarray(leaf), sharding)
+        array = asarray(leaf)
+        put = array if sharding is None else place(array, sharding)
+        return copy.copy(put) if put is leaf and may_alias is False else put
 
     leaves, tree = tree_flatten(x)
     if device is None or isinstance(device, (Device, Sharding)):

@@ -144,7 +144,7 @@ def export(
         )
     if stream is not None and stream != -1:
         raise BufferError("a stream makes no sense for an array on the CPU")
-    value = np.asarray(x)  # raises for tracers; pins the buffer, so that it is not donated
+    value = np.asarray(x)  # raises for tracers; marks the memory, so that it is not donated
     versioned = max_version is not None and max_version[0] >= 1
     if copy:
         value = copy_of(value)
@@ -262,7 +262,5 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
                 f"dtype that is enabled; got strides {value.strides}, dtype {value.dtype.name}"
             )
         return asarray(value)
-    value.flags.writeable = False
-    buffer = Buffer(value, aval(value.shape, value.dtype))
-    buffer.pinned = True  # not ours to reuse
-    return Array.from_buffer(buffer)
+    value.flags.writeable = False  # not ours to reuse
+    return Array.from_buffer(Buffer(value, aval(value.shape, value.dtype)))

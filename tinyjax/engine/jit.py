@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -424,11 +425,15 @@ def check_results(traced: Traced, operands: Sequence[UOp], outs: Sequence[Any]) 
 
 
 def usable(donated: frozenset[int], buffers: Sequence[Any]) -> frozenset[int]:
-    """Donated inputs whose memory nobody else sees: not pinned by NumPy, not passed twice."""
+    """Donated inputs whose memory nobody else sees: not NumPy, no other array, not passed twice."""
     if not donated:
         return donated
     return frozenset(
-        i for i in donated if not buffers[i].pinned and sum(b is buffers[i] for b in buffers) == 1
+        i
+        for i in donated
+        if buffers[i].value.flags.writeable
+        and sys.getrefcount(buffers[i].value) == 2  # the buffer, and the question
+        and sum(b is buffers[i] for b in buffers) == 1
     )
 
 

@@ -3,16 +3,19 @@
 Fresh output memory costs more than most arithmetic (64M floats, a*x+y: 80 ms into new memory, 9 to
 13 ms into reused memory; `GOALS.md`). A block belongs to a size class (64 bytes and up, four
 classes per doubling, so at most 25% is lost) with a free list of addresses. Blocks below 128 KB are
-cut from pieces of 2 MB slabs; larger ones are mappings of their own, from 2 MB on aligned for huge
-pages.
+cut from pieces of 2 MB slabs and serve as workspaces; larger ones are mappings of their own, from
+2 MB on aligned for huge pages. Arrays below 128 KB lie in memory of NumPy's, whose allocator reuses
+it well.
 
-An array from `empty` has as its base a small ctypes object that owns the block; when the last
-array, view, memoryview or DLPack capsule over it goes, the block returns to its free list. No
-locks: free lists are Python lists, whose append and pop are atomic under the GIL, so a finaliser
-may run at any point of any thread, and fork finds nothing half done.
+A large array from `empty` has as its base a small ctypes object that owns the block; when the last
+array, view, memoryview or DLPack capsule over it goes, a weak reference to that object enters the
+list of what was dropped: no Python code runs, so Ctrl-C cannot strike and be lost there. No locks:
+the lists' append and pop are atomic under the GIL, so a block may be dropped at any point of any
+thread, and fork finds nothing half done.
 
-Idle memory beyond `keep_bytes` goes back to the system when a large block is released. `max_bytes`
-bounds all memory of the pool; beyond it `MemoryError`, after everything idle was given back.
+Idle memory beyond `keep_bytes` goes back to the system when a large block is asked for or given back.
+`max_bytes` bounds all memory of the pool; beyond it `MemoryError`, after everything idle was given
+back.
 
 Hardened mode (`tinyjax_hardened`) puts 64 known bytes before and after every block and
 `check_canaries` verifies them.
@@ -27,6 +30,8 @@ import mmap
 import operator
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,14 +39,15 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import NDArray
 
+from tinyjax.core import memory
 from tinyjax.core.config import config
-from tinyjax.core.memory import ALIGNMENT, address
+from tinyjax.core.memory import ALIGNMENT
 
 SLAB_BYTES = 2 << 20
-SMALL_BYTES = 4096  # arrays of which several may share a block
-SHARED_BYTES = 8192  # aimed at for such a block, of 4 to 16 arrays; any one of them keeps all of it
+SMALL_BYTES = 1024  # arrays of which several are cut from one piece of memory
+SHARED_BYTES = 4096  # aimed at for such a piece, of 4 to 16 arrays; any one of them keeps all of it
 LARGE_BYTES = PIECE_BYTES = 128 << 10  # mappings of their own from here on
-CHECK_EVERY_BYTES = 64 << 20  # released bytes between two looks at how much lies idle
+CHECK_EVERY_BYTES = 64 << 20  # bytes asked for and given back between two looks at what lies idle
 HUGE_PAGE = 2 << 20
 CANARY = bytes((0xA5, 0x5A, 0xC3, 0x3C)) * (ALIGNMENT // 4)
 POISON = 0xFF  # floats: NaN; integers: -1; bools: neither 0 nor 1
@@ -82,30 +88,59 @@ def _physical_bytes() -> int:
     return total
 
 
+def cut_small(
+    shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int
+) -> list[tuple[NDArray[Any], int]]:
+    """Aligned arrays of one shape, with their addresses, cut from one piece of memory."""
+    stride = -(-nbytes // ALIGNMENT) * ALIGNMENT
+    count = min(max(SHARED_BYTES // stride, 4), 16)
+    rows: Any = memory.numpys((count, stride // dtype.itemsize), dtype)
+    if shape:
+        arrays = list(rows[:, : nbytes // dtype.itemsize].reshape(count, *shape))
+    else:
+        arrays = [rows[i, :1].reshape(()) for i in range(count)]
+    first = memory.address(rows)
+    return list(zip(arrays, range(first, first + count * stride, stride), strict=True))
+
+
+class _Dropped(weakref.ref[Any]):
+    """Knows the address of a block when the object that owned it is gone."""
+
+    __slots__ = ("address",)
+    address: int
+
+
 class _SizeClass:
-    """One size: its free addresses and how to make the object that owns a block of it."""
+    """One size: its free addresses, what was dropped, and how to make the owner of a block."""
 
-    __slots__ = ("free", "nbytes", "owner_at", "pop")
+    __slots__ = ("dropped", "free", "nbytes", "owner", "watched")
 
-    def __init__(self, nbytes: int, pool: BufferPool) -> None:
+    def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.free: list[int] = []
-        self.pop = self.free.pop
-        addressof = ctypes.addressof
-        if nbytes < LARGE_BYTES:
-            append = self.free.append
+        self.dropped: list[_Dropped] = []
+        self.watched: dict[int, _Dropped] = {}  # by address: a reference must outlive its object
+        members = {"_type_": ctypes.c_char, "_length_": nbytes}
+        self.owner: Any = type(f"Block{nbytes}", (ctypes.Array,), members)
 
-            def release(block: Any) -> None:
-                append(addressof(block))
+    def pop(self) -> int:
+        """A free address; IndexError if there is none."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            return self.dropped.pop().address
 
-        else:
+    def owner_at(self, address: int) -> Any:
+        """An object over the block; when it goes, the block is free."""
+        block = self.owner.from_address(address)
+        self.watched[address] = ref = _Dropped(block, self.dropped.append)
+        ref.address = address
+        return block
 
-            def release(block: Any) -> None:
-                pool.give(addressof(block), nbytes)
-
-        members = {"_type_": ctypes.c_char, "_length_": nbytes, "__del__": release}
-        owner: Any = type(f"Block{nbytes}", (ctypes.Array,), members)
-        self.owner_at: Callable[[int], Any] = owner.from_address
+    @property
+    def idle(self) -> int:
+        """How many blocks are free."""
+        return len(self.free) + len(self.dropped)
 
 
 def _guarded_owner(pool: BufferPool) -> Any:
@@ -120,8 +155,9 @@ def _guarded_owner(pool: BufferPool) -> Any:
             if ending():
                 return
             address = ctypes.addressof(self)
-            nbytes = pool.guarded.pop(address)
-            problem = pool.canary_problem(address, nbytes)
+            with pool.guard:
+                nbytes = pool.guarded.pop(address)
+                problem = pool.canary_problem(address, nbytes)
             pool.give(address, nbytes + 2 * ALIGNMENT)
             if problem:
                 raise CanaryError(problem)
@@ -149,8 +185,9 @@ class BufferPool:
         self.large: dict[int, tuple[mmap.mmap, int]] = {}  # address -> mapping, bytes
         self.slabs: list[mmap.mmap] = []
         self._pieces: list[int] = []
-        self._released = 0  # bytes, since idle memory was last looked at
+        self._moved = 0  # bytes asked for and given back since idle memory was last looked at
         self.guarded: dict[int, int] = {}  # canary address -> bytes of data
+        self.guard = threading.RLock()  # a guarded block may go at any point of its thread
         self._guard_owner = _guarded_owner(self)
         self.small: dict[tuple[tuple[int, ...], Any], list[NDArray[Any]]] = {}  # cut and unused
 
@@ -163,7 +200,7 @@ class BufferPool:
         size = self.sizes[bisect.bisect_left(self.sizes, nbytes)]
         found = self.by_class.get(size)
         if found is None:
-            found = self.by_class.setdefault(size, _SizeClass(size, self))
+            found = self.by_class.setdefault(size, _SizeClass(size))
         if len(self.by_size) > 65536:  # a program of ever new sizes
             self.by_size.clear()
         self.by_size[nbytes] = found
@@ -177,7 +214,11 @@ class BufferPool:
         Raises: MemoryError beyond `max_bytes` or if the system has none.
         Cost: 0.1 us when one is free, else one system call (and the page faults of first use).
         """
-        found = self.by_size.get(nbytes) or self.size_class(nbytes)
+        return self._take(self.by_size.get(nbytes) or self.size_class(nbytes))
+
+    def _take(self, found: _SizeClass) -> int:
+        if found.nbytes >= LARGE_BYTES:
+            self._look_at_idle(found.nbytes)
         try:
             return found.pop()
         except IndexError:
@@ -188,11 +229,15 @@ class BufferPool:
         found = self.by_size.get(nbytes) or self.size_class(nbytes)
         found.free.append(address)
         if found.nbytes >= large and CHECK_EVERY_BYTES is not None:
-            self._released += found.nbytes
-            if self._released > CHECK_EVERY_BYTES:
-                self._released = 0
-                if self.idle_bytes() > self.keep_bytes:
-                    self.trim(self.keep_bytes)
+            self._look_at_idle(found.nbytes)
+
+    def _look_at_idle(self, nbytes: int) -> None:
+        """Give back what lies idle beyond `keep_bytes`, after every so many bytes."""
+        self._moved += nbytes
+        if self._moved > CHECK_EVERY_BYTES:
+            self._moved = 0
+            if self.idle_bytes() > self.keep_bytes:
+                self.trim(self.keep_bytes)
 
     def _new_block(self, found: _SizeClass) -> int:
         if found.nbytes >= LARGE_BYTES:
@@ -243,7 +288,7 @@ class BufferPool:
     def idle_bytes(self) -> int:
         """Memory in free lists of large blocks."""
         return sum(
-            found.nbytes * len(found.free)
+            found.nbytes * found.idle
             for found in list(self.by_class.values())
             if found.nbytes >= LARGE_BYTES
         )
@@ -255,9 +300,10 @@ class BufferPool:
                 return
             while self.idle_bytes() > keep:
                 try:
-                    address = found.free.pop()
+                    address = found.pop()
                 except IndexError:
                     break
+                found.watched.pop(address, None)
                 del self.large[address]  # unmaps
 
     def _reserve(self, nbytes: int) -> None:
@@ -274,45 +320,40 @@ class BufferPool:
     # ------------------------------------------------------------------------------------- arrays
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """An uninitialised, C-contiguous, 64-byte aligned array that owns a block of the pool.
+        """An uninitialised, C-contiguous, 64-byte aligned array; a large one owns a block of the pool.
 
-        Cost: about 0.6 us when a block of the size is free; `maker` is for fixed shapes.
+        Cost: about 0.7 us when a block of the size is free; `maker` is for fixed shapes.
         """
         nbytes = math.prod(shape) * dtype.itemsize
         if config.tinyjax_hardened:
             return self._guarded_empty(shape, dtype, nbytes)
+        if nbytes < LARGE_BYTES:
+            return memory.numpys(shape, dtype)
         found = self.by_size.get(nbytes) or self.size_class(nbytes)
-        try:
-            return ndarray(shape, dtype, found.owner_at(found.pop()))
-        except IndexError:
-            return ndarray(shape, dtype, found.owner_at(self._new_block(found)))
+        return ndarray(shape, dtype, found.owner_at(self._take(found)))
 
     def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """`empty`, where several small arrays of one shape share a block, which goes with the last.
+        """`empty`, where several small arrays of one shape are cut from one piece of memory, which
+        goes with the last.
 
-        Cost: 0.2 us up to 4 KB.
+        Cost: 0.2 us up to 1 KB.
         """
-        try:
-            return self.small[shape, dtype].pop()
-        except LookupError:  # used up, or large
-            pass
+        if config.tinyjax_hardened:
+            return self.empty(shape, dtype)
+        cut = self.small.get((shape, dtype))
+        if cut:
+            try:
+                return cut.pop()
+            except IndexError:  # another thread took the last
+                pass
         shape = tuple(map(operator.index, shape))  # raises for a symbolic size
         nbytes = math.prod(shape) * dtype.itemsize
-        if not 0 < nbytes <= SMALL_BYTES or config.tinyjax_hardened:
+        if not 0 < nbytes <= SMALL_BYTES:
             return self.empty(shape, dtype)
-        stride = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        count = min(max(SHARED_BYTES // stride, 4), 16)
-        block = self.size_class(count * stride).owner_at(self.take(count * stride))
-        rows: Any = ndarray((count, stride // dtype.itemsize), dtype, block)
-        if shape:
-            cut = list(rows[:, : nbytes // dtype.itemsize].reshape(count, *shape))
-        else:
-            cut = [rows[i, :1].reshape(()) for i in range(count)]
-        array: NDArray[Any] = cut.pop()
         if len(self.small) > 1024:  # a program of ever new shapes
             self.small.clear()
-        self.small[shape, dtype] = cut
-        return array
+        cut = self.small[shape, dtype] = [array for array, _ in cut_small(shape, dtype, nbytes)]
+        return cut.pop()
 
     def maker(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -327,18 +368,32 @@ class BufferPool:
 
             def make_guarded() -> tuple[NDArray[Any], int]:
                 array = self._guarded_empty(shape, dtype, nbytes)
-                return array, address(array)
+                return array, memory.address(array)
 
             return make_guarded
+        if 0 < nbytes <= SMALL_BYTES:
+            made: list[tuple[NDArray[Any], int]] = []
+
+            def make_small() -> tuple[NDArray[Any], int]:
+                try:
+                    return made.pop()
+                except IndexError:
+                    made.extend(cut_small(shape, dtype, nbytes))
+                    return made.pop()
+
+            return make_small
+        if nbytes < LARGE_BYTES:
+
+            def make_medium() -> tuple[NDArray[Any], int]:
+                array = memory.numpys(shape, dtype)
+                return array, memory.address(array)
+
+            return make_medium
         found = self.size_class(nbytes)
-        pop, owner_at = found.pop, found.owner_at
 
         def make() -> tuple[NDArray[Any], int]:
-            try:
-                at = pop()
-            except IndexError:
-                at = self._new_block(found)
-            return ndarray(shape, dtype, owner_at(at)), at
+            at = self._take(found)
+            return ndarray(shape, dtype, found.owner_at(at)), at
 
         return make
 
@@ -355,10 +410,11 @@ class BufferPool:
     def guarded_take(self, nbytes: int) -> int:
         """A block with canaries around `nbytes` of poison; returns the front canary's address."""
         start = self.take(nbytes + 2 * ALIGNMENT)
-        ctypes.memmove(start, CANARY, ALIGNMENT)
-        ctypes.memset(start + ALIGNMENT, POISON, nbytes)
-        ctypes.memmove(start + ALIGNMENT + nbytes, CANARY, ALIGNMENT)
-        self.guarded[start] = nbytes
+        with self.guard:
+            ctypes.memmove(start, CANARY, ALIGNMENT)
+            ctypes.memset(start + ALIGNMENT, POISON, nbytes)
+            ctypes.memmove(start + ALIGNMENT + nbytes, CANARY, ALIGNMENT)
+            self.guarded[start] = nbytes
         return start
 
     def canary_problem(self, start: int, nbytes: int) -> str | None:
@@ -378,7 +434,9 @@ class BufferPool:
     def check_canaries(self) -> None:
         """Raise CanaryError if the bytes around any live guarded block have changed."""
         for start, nbytes in list(self.guarded.items()):
-            problem = self.canary_problem(start, nbytes)
+            with self.guard:  # else another thread may drop the block and take it again meanwhile
+                live = self.guarded.get(start) == nbytes
+                problem = self.canary_problem(start, nbytes) if live else None
             if problem:
                 raise CanaryError(problem)
 
