@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import pickle
 import signal
 import threading
 
@@ -121,3 +122,27 @@ def test_an_argument_that_was_being_written_to_is_gone(stop):
     with pytest.raises((ValueError, KeyboardInterrupt)):
         jax.jit(f, donate_argnums=0)(x)
     assert x.is_deleted()
+
+
+def test_an_array_pickled_out_of_band_has_memory_of_its_own():
+    x = jnp.arange(5.0) + 0
+    parts: list[pickle.PickleBuffer] = []
+    y = pickle.loads(pickle.dumps(x, protocol=5, buffer_callback=parts.append), buffers=parts)
+    jax.jit(lambda v: v + 1, donate_argnums=0)(y)
+    assert x.tolist() == [0, 1, 2, 3, 4]
+    given = bytearray(np.full(5, 3, np.float32).tobytes())
+    z = pickle.loads(pickle.dumps(x, protocol=5, buffer_callback=[].append), buffers=[given])
+    given[:] = bytes(20)
+    assert z.tolist() == [3] * 5
+
+
+def test_one_result_that_is_there_twice():
+    x = jnp.arange(4.0) + 1
+    first, second = jax.vjp(lambda a, b: a + b, x, x)[1](x)
+    jax.jit(lambda v: v * 0, donate_argnums=0)(first)
+    assert second.tolist() == x.tolist() == [1, 2, 3, 4]
+    p = {"a": jnp.ones(4), "b": jnp.ones(4)}
+    g = jax.grad(lambda p: jnp.cos(p["a"] + p["b"]).sum())(p)
+    twice = jax.jit(lambda g: jax.tree.map(lambda v: v * 2, g), donate_argnums=0)(g)
+    np.testing.assert_allclose(twice["a"], np.full(4, -2 * np.sin(2)), rtol=1e-6)
+    np.testing.assert_allclose(twice["b"], np.full(4, -2 * np.sin(2)), rtol=1e-6)

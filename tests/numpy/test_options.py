@@ -119,3 +119,10 @@ def test_a_fan_of_zero_is_named():
         jax.nn.initializers.he_normal()(jax.random.key(0), (0, 3))
     with pytest.raises(ValueError, match="in_axis 2 is out of bounds"):
         jax.nn.initializers.he_normal(in_axis=2)(jax.random.key(0), (3, 3))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int16", "float16", "float32", "complex64"])
+def test_byteswap_reverses_the_bytes_of_each_part(dtype):
+    x = (np.arange(6).reshape(2, 3) * (3 + 1j if dtype == "complex64" else 3)).astype(dtype)
+    for swap in (lambda v: v.byteswap(), jax.jit(lambda v: v.byteswap())):
+        assert np.asarray(swap(jnp.asarray(x))).tobytes() == x.byteswap().tobytes()

@@ -15,7 +15,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.dims import DimExpr, as_size, install, is_symbolic
 from tinyjax.core.errors import SizeError
-from tinyjax.core.memory import aligned, new_buffer
+from tinyjax.core.memory import aligned, copy_of, new_buffer
 from tinyjax.core.ops import Op
 from tinyjax.core.tree import tree_leaves
 from tinyjax.core.uop import Buffer, UOp, const
@@ -121,8 +121,8 @@ def to_array(node: UOp) -> Array:
 
 
 def from_pickle(value: np.ndarray, key: Any, weak: bool) -> Array:
-    """Rebuild a pickled array."""
-    value = aligned(value)
+    """Rebuild a pickled array. A copy: what came out of band is the memory of someone else."""
+    value = copy_of(value)
     if key is not None:
         lead = value.ndim - len(key.key_shape)
         return Array.from_buffer(Buffer(value, aval(value.shape[:lead], key)))

@@ -40,8 +40,8 @@ DECOMPOSE: dict[str, Callable[..., Num]] = {
     "LOG": logarithm.log,  # 0.92, 1.05; 29, 40
     "LOG2": logarithm.log2,  # 1.00, 0.98; 31, 42
     "LOG1P": logarithm.log1p,  # 1.44, 1.76; 36, 47
-    "ASINH": logarithm.asinh,  # 1.15, 1.18; 76, 94
-    "ACOSH": logarithm.acosh,  # 1.80, 1.92; 62, 73
+    "ASINH": logarithm.asinh,  # 1.00, 1.06; 95, 113
+    "ACOSH": logarithm.acosh,  # 1.00, 1.06; 81, 92
     "ATANH": logarithm.atanh,  # 1.05, 1.04; 46, 64
     "SIN": trigonometric.sin,  # 1.54, 1.40; 20, 25 (rare path 82, 143)
     "COS": trigonometric.cos,  # 1.77, 1.57; 20, 25 (82, 143)

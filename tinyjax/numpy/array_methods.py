@@ -261,7 +261,7 @@ def method_choose(self: Array, choices: Any, out: None = None, mode: str = "rais
 
 
 def method_byteswap(self: Array, inplace: bool = False) -> Array:
-    """The bytes of each element reversed."""
+    """The bytes of each element reversed; of a complex number, those of each part."""
     if inplace:
         raise ValueError("byteswap cannot be done in place: arrays are immutable")
     n = self.node
@@ -269,7 +269,9 @@ def method_byteswap(self: Array, inplace: bool = False) -> Array:
     if width == 1:
         return self
     as_bytes = method_view(finish(b.reshape(n, (*n.shape, 1))), np.uint8).node
-    flipped = b.flip(as_bytes, (as_bytes.ndim - 1,))
+    parts = 2 if dtypes.is_complex(n.dtype) else 1
+    apart = b.reshape(as_bytes, (*n.shape, parts, width // parts))
+    flipped = b.reshape(b.flip(apart, (n.ndim + 1,)), as_bytes.shape)
     return shaping.reshape(method_view(finish(flipped), n.dtype), n.shape)
 
 

@@ -70,14 +70,17 @@ def join(e: Num, f: Num) -> Num:
     return fma(e, hi, fma(e, lo, fma(f * f, log1p_tail(f), f)))
 
 
-def log_parts(x: Num) -> tuple[Num, Num]:
-    """log(x) for positive finite x in two parts: three bits more than the dtype holds."""
-    e, f = split_exponent(x)
-    hi, lo, _ = table.LN2[x.format.bits]
-    # of either sign, e * hi is not the smaller one unless e is 0
-    total, error = fast_two_sum(e * hi, f)
-    rest = fma(e, lo, error)
+def join_parts(e: Num, f: Num, f_lo: Num | None = None) -> tuple[Num, Num]:
+    """e * ln(2) + log(1 + f + f_lo) in two parts: three bits more than the dtype holds."""
+    hi, lo, _ = table.LN2[f.format.bits]
+    total, error = fast_two_sum(e * hi, f)  # unless e is 0, the first is the larger one
+    rest = fma(e, lo, error if f_lo is None else fma(-f, f_lo, f_lo) + error)
     return fast_two_sum(total, fma(f * f, log1p_tail(f), rest))
+
+
+def log_parts(x: Num) -> tuple[Num, Num]:
+    """log(x) for positive finite x in two parts."""
+    return join_parts(*split_exponent(x))
 
 
 def with_log_specials(x: Num, y: Num) -> Num:
@@ -103,18 +106,21 @@ def log2(x: Num) -> Num:
 def log1p_sum(hi: Num, lo: Num | None = None, extra: Num | None = None) -> Num:
     """log(1 + hi + lo) + extra*ln(2) for -1 < hi < 2**100 (2**1000) and a small lo.
 
-    e is that of the rounded 1 + hi; f = (1 + hi) * 2**-e - 1 comes from one fma without a
-    correction by division.
+    e is that of the rounded 1 + hi; f = (1 + hi) * 2**-e - 1 comes without a correction by division:
+    from one fma, or in two parts if there is a lo.
     """
     form = hi.format
     e, _ = exponent_of(hi + 1.0)
     one = int(np.array(1.0, form.float_dtype).view(form.uint_dtype))
     scale = (one - (e << form.mantissa)).bitcast(form.float_dtype)
-    f = fma(hi, scale, scale - 1.0)
-    if lo is not None:
-        f = fma(lo, scale, f)
     e_float = as_float(e, form)
-    return join(e_float if extra is None else e_float + extra, f)
+    if extra is not None:
+        e_float = e_float + extra
+    if lo is None:
+        return join(e_float, fma(hi, scale, scale - 1.0))
+    f, f_lo = two_sum(hi * scale, scale - 1.0)
+    total, rest = join_parts(e_float, *fast_two_sum(f, fma(lo, scale, f_lo)))
+    return total + rest
 
 
 LARGE = {32: (2.0**60, 30), 64: (2.0**500, 250)}
