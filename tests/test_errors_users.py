@@ -15,7 +15,9 @@ import pytest
 
 import tinyjax as jax
 import tinyjax.numpy as jnp
-from tinyjax import errors, lax
+from tinyjax import errors, export, flatten_util, lax, test_util
+from tinyjax.ad_checkpoint import saved_residuals
+from tinyjax.experimental import checkify
 from tinyjax.scipy import special
 
 X3 = np.ones(3, np.float32)
@@ -804,6 +806,205 @@ def array_as_a_dictionary_key() -> Any:
     return {jnp.ones(()): 1}
 
 
+# --- options and callables --------------------------------------------------------------------------
+
+
+@mistake(TypeError, "must return a boolean scalar", "[f32[]]", "Compare")
+def bounded_condition_that_is_a_number() -> Any:
+    return lax.bounded_while(lambda c: c, lambda c: c - 1, 1.0, max_steps=3)
+
+
+@mistake(TypeError, "max_steps of bounded_while must be an integer, got 2.5")
+def bound_that_is_not_whole() -> Any:
+    return lax.bounded_while(lambda c: c < 3, lambda c: c + 1, 1.0, max_steps=2.5)  # type: ignore[arg-type]
+
+
+@mistake(
+    errors.CarryTypeError, "bounded_while body function carry input and carry output must have the same",
+    "the output carry is PyTreeDef((*, *))", "in the form in which the body got it",
+)  # fmt: skip
+def bounded_carry_of_another_structure() -> Any:
+    return lax.bounded_while(lambda c: c < 3, lambda c: (c, c), 1.0, max_steps=3)
+
+
+@mistake(
+    errors.CarryTypeError, "bounded_while body", "carry[1] enters as f32[] and leaves as f32[2]"
+)
+def bounded_carry_of_another_shape() -> Any:
+    return lax.bounded_while(
+        lambda c: c[0] < 3, lambda c: (c[0], jnp.ones(2)), (1.0, 2.0), max_steps=3
+    )
+
+
+@mistake(TypeError, "precompile of function must be True or False, got 'yes'")
+def precompile_that_is_a_text() -> Any:
+    return jax.function(precompile="yes")  # type: ignore[arg-type]
+
+
+@mistake(TypeError, "precompile_backward of function must be True or False, got 2")
+def precompile_backward_that_is_a_number() -> Any:
+    return jax.function(lambda x: x, precompile_backward=2)  # type: ignore[arg-type]
+
+
+@mistake(TypeError, "grad_fxn of function must be a function of (cotangent, *args), got 3")
+def gradient_function_that_is_a_number() -> Any:
+    return jax.function(lambda x: x, grad_fxn=3)  # type: ignore[arg-type]
+
+
+@mistake(TypeError, "max_traces of jit must be an integer, got 'a'")
+def number_of_traces_that_is_a_text() -> Any:
+    return jax.jit(max_traces="a")  # type: ignore[arg-type]
+
+
+@mistake(ValueError, "max_traces of jit must not be negative, got -1")
+def negative_number_of_traces() -> Any:
+    return jax.jit(lambda x: x, max_traces=-1)
+
+
+@mistake(
+    TypeError,
+    "static_argnums of jit must be an int or a tuple of ints, got 'q'",
+    "argnames tell them",
+)
+def static_number_that_is_a_text() -> Any:
+    return jax.jit(static_argnums="q")  # type: ignore[arg-type]
+
+
+@mistake(TypeError, "donate_argnums of jit must be an int or a tuple of ints, got (0, 'q')")
+def donated_number_that_is_a_text() -> Any:
+    return jax.jit(lambda x, y: x, donate_argnums=(0, "q"))  # type: ignore[arg-type]
+
+
+@mistake(TypeError, "static_argnames of jit must be a str or a tuple of strs, got 3", "use argnums")
+def static_name_that_is_a_number() -> Any:
+    return jax.jit(lambda x: x, static_argnames=3)  # type: ignore[arg-type]
+
+
+@mistake(TypeError, "static_argnames of jit must be a str or a tuple of strs, got (0,)")
+def static_names_that_are_numbers() -> Any:
+    return jax.jit(lambda x: x, static_argnames=(0,))  # type: ignore[arg-type]
+
+
+@mistake(ValueError, "invalid argnames {'q'}")
+def static_name_of_a_decorator_that_does_not_exist() -> Any:
+    return jax.jit(static_argnames="q")(lambda x: x)
+
+
+@mistake(TypeError, "shape of ShapeDtypeStruct must be a sequence of integers, got 2")
+def type_of_an_array_whose_shape_is_a_number() -> Any:
+    return jax.ShapeDtypeStruct(2, "float32")  # type: ignore[arg-type]
+
+
+@mistake(
+    errors.CustomRuleError, "the function of custom_gradient", f"<lambda> at {HERE}",
+    "must return a pair (value, vjp)", "got 1.0",
+)  # fmt: skip
+def custom_gradient_that_is_no_pair() -> Any:
+    return jax.custom_gradient(lambda x: x)(1.0)
+
+
+@mistake(errors.CustomRuleError, "must return a pair (value, vjp)", "3)")
+def custom_gradient_whose_rule_is_a_number() -> Any:
+    return jax.grad(jax.custom_gradient(lambda x: (x, 3)))(1.0)
+
+
+@mistake(TypeError, "Expected a callable value, got 3")
+def residuals_of_a_number() -> Any:
+    return saved_residuals(3)  # type: ignore[arg-type]
+
+
+@mistake(
+    errors.FormatError, "text '{a} {b}' of debug.print has no value for {a}, given are: 1 positional, b",
+    "for each placeholder",
+)  # fmt: skip
+def printed_text_that_lacks_a_name() -> Any:
+    return jax.jit(lambda x: jax.debug.print("{a} {b}", 1, b=x))(2.0)
+
+
+@mistake(errors.FormatError, "no value for one of its placeholders, given are: 1 positional")
+def printed_text_that_lacks_a_value() -> Any:
+    return jax.debug.print("{} {}", 1)
+
+
+@mistake(errors.FormatError, "{a}", "of check has no value for {a}, given are: 0 positional, b")
+def text_of_a_check_that_lacks_a_name() -> Any:
+    return checkify.check(False, "{a}", b=1)
+
+
+@mistake(errors.FormatError, "of check has no value for {a}, given are: 0 positional, b")
+def text_of_an_error_that_lacks_a_name() -> Any:
+    error, _ = checkify.checkify(lambda x: checkify.check(x > 5, "{a}", b=x))(1.0)
+    return error.get()
+
+
+@mistake(
+    errors.ShapeError, "fn of associative_scan", f"<lambda> at {HERE}", "arrays of shape (1,) and",
+    "one of shape ()", "elems = X3  f32[3]", "jax.vmap",
+)  # fmt: skip
+def scanned_function_that_sums() -> Any:
+    return lax.associative_scan(lambda a, b: a.sum(), X3)
+
+
+@mistake(ValueError, "fn of associative_scan", "a tree like that of each argument", "got PyTreeDef")
+def scanned_function_of_another_structure() -> Any:
+    return lax.associative_scan(lambda a, b: (a, b), X3)
+
+
+@mistake(ValueError, "does not have enough dimensions for all core dimensions ('n',)")
+def vectorized_over_too_few_axes() -> Any:
+    return jnp.vectorize(lambda x: x, signature="(n)->(n)")(1.0)
+
+
+@mistake(TypeError, "was called with arguments of structure PyTreeDef(())")
+def converted_closure_without_its_arguments() -> Any:
+    return jax.closure_convert(lambda x: x, 1.0)[0]()
+
+
+@mistake(ValueError, "unravel function expected input of shape (4,), got shape (3,)")
+def vector_of_another_length() -> Any:
+    return flatten_util.ravel_pytree({"a": X3, "b": 1.0})[1](X3)
+
+
+@mistake(TypeError, "'float' object is not iterable", "check_grads(", "args = 1.0")
+def derivatives_checked_at_a_number() -> Any:
+    return test_util.check_grads(lambda x: x, 1.0, 1)  # type: ignore[arg-type]
+
+
+@mistake(TypeError, "not callable", "f_jvp = 3")
+def derivative_that_is_a_number() -> Any:
+    return test_util.check_jvp(lambda x: x, 3, (1.0,))  # type: ignore[arg-type]
+
+
+@mistake(TypeError, "not callable", "f_vjp = 3")
+def pullback_that_is_a_number() -> Any:
+    return test_util.check_vjp(lambda x: x, 3, (1.0,))  # type: ignore[arg-type]
+
+
+@mistake(ValueError, "needs 0 <= min < max")
+def size_without_values() -> Any:
+    return jax.Dim("n", 5, 1)
+
+
+@mistake(TypeError, "min of Dim must be an integer, got 'a'")
+def size_whose_bound_is_a_text() -> Any:
+    return jax.Dim("n", "a", 7)  # type: ignore[arg-type]
+
+
+@mistake(ValueError, "multiple_of of Dim must be at least 1, got 0")
+def size_that_is_a_multiple_of_zero() -> Any:
+    return jax.Dim("n", 1, 7, multiple_of=0)
+
+
+@mistake(ValueError, "to be exported must be the result of `jit` but is: 3")
+def export_of_a_number() -> Any:
+    return export.export(3)
+
+
+@mistake(ValueError, "are not an exported function")
+def other_bytes_as_an_export() -> Any:
+    return export.deserialize(b"abc")
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_a_mistake_is_explained(name: str) -> None:
     make, expected, fragments = ROWS[name]
@@ -861,6 +1062,16 @@ def test_messages_about_results_name_their_path() -> None:
         with pytest.raises(ValueError) as caught:
             call()
         assert path in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"), [("fwd", "tangent of f_jvp"), ("rev", "pullback of f_vjp: <ct, J v> is")]
+)
+def test_a_derivative_that_is_wrong_is_told_with_the_line_of_the_user(mode: str, told: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        test_util.check_grads(lambda x: lax.stop_gradient(x) * x, (1.0,), 1, modes=(mode,))
+    assert told in str(caught.value) and "\n  at " + HERE in str(caught.value)
+    test_util.check_grads(lambda x: x * x, (1.0,), 2, modes=(mode,))
 
 
 def test_a_failed_trace_leaves_nothing_behind() -> None:

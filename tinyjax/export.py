@@ -49,6 +49,7 @@ from tinyjax.core.serialize import (
 )
 from tinyjax.core.size_text import SymbolicScope, is_symbolic_dim, symbolic_shape
 from tinyjax.core.source import api_boundary
+from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
 from tinyjax.core.treematch import flatten_axes
@@ -258,6 +259,7 @@ class Exported:
 
     # --- saving ------------------------------------------------------------------------------------
 
+    @api_boundary
     def serialize(self, vjp_order: int = 0) -> bytearray:
         """The function as bytes, with derivatives up to `vjp_order`.
 
@@ -551,3 +553,5 @@ __all__ = [
     "symbolic_args_specs",
     "symbolic_shape",
 ]
+
+_publish_functions(globals())

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.source import api_boundary as _api_boundary
 from tinyjax.core.source import publish_functions as _publish_functions
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import tree_flatten
@@ -32,6 +33,7 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     vector = b.concat(flat, 0) if flat else b.full((0,), b.scalar(0, dtype))
     total = sum(math.prod(s) for s in shapes)
 
+    @_api_boundary
     def unravel(arr: Any) -> Any:
         n = lift(arr)
         if n.shape != (total,):

@@ -23,7 +23,7 @@ from tinyjax.core.avals import aval
 from tinyjax.core.intervals import INT64, INT64_SPAN
 from tinyjax.core.kernel_text import expression
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, const, const_value, nodes_created, param, toposort
+from tinyjax.core.uop import UOp, const, const_value, forget_dead, nodes_created, param, toposort
 
 I32 = np.dtype(np.int32)
 ROOT = Path(__file__).parents[2]
@@ -460,6 +460,7 @@ def test_facts_die_with_their_nodes() -> None:
         return [weakref.ref(n) for n in (x, rest, valid, gated)]
 
     gone = work()
+    forget_dead()
     gc.collect()
     assert [r() for r in gone] == [None] * 4
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,9 @@ from tinyjax.core.uop import (
     buffer,
     const,
     const_value,
+    dead,
     depends_on,
+    forget_dead,
     get,
     nodes_created,
     param,
@@ -63,6 +67,47 @@ def test_nodes_die_with_their_last_reader_and_can_be_made_again() -> None:
     assert gone() is None
     again = build.sin(inner)
     assert nodes_created() == before + 1 and again is build.sin(inner)
+
+
+def test_no_code_of_ours_runs_when_a_node_goes_and_its_entry_goes_with_the_next_node() -> None:
+    """An interrupt that came then would be lost, and another thread might change the table."""
+    forget_dead()
+    node = build.sin(build.cos(const(8.5, F32)))
+    source = weakref.ref(node.src[0])
+    seen: list[str] = []
+    sys.setprofile(lambda frame, event, arg: seen.append(event))
+    try:
+        del node
+    finally:
+        sys.setprofile(None)
+    assert "call" not in seen and len(dead) == 1 and source() is not None
+    kept = const(9.5, F32)
+    assert kept is not None and source() is None and not dead
+
+
+def test_equal_nodes_that_live_are_one_while_threads_make_and_drop_them(monkeypatch: Any) -> None:
+    problems: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda event: problems.append(event.exc_value))
+    interval = sys.getswitchinterval()
+
+    def work() -> None:
+        for i in range(4000):
+            a = const(1.5 + i % 2, F32)
+            b = const(1.5 + i % 2, F32)
+            if a is not b:
+                problems.append(a)
+            del a, b
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not problems
 
 
 def test_threads_that_build_at_once_get_the_same_nodes() -> None:

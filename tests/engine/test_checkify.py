@@ -312,6 +312,43 @@ def test_checks_that_are_not_asked_for_are_dropped(wrap):
     assert_same(case(tinyjax, checkify), case(oracle, oracle_checkify), weak=False)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("x", [np.float32(0), np.zeros(2, "f4"), 0, True], ids=repr)
+def test_arguments_that_are_no_arrays_reach_the_function_as_they_are(x, jit):
+    """So what NumPy divides is no division of ours; within a jitted function all are arrays."""
+
+    def run(J, C, x):
+        def f(x, kind):
+            assert jit or kind == "as it is"
+            return 1 / (x * 1 - x * 1 + (x > 0) + np.float32(0)), J.numpy.sum(x)
+
+        if jit:
+            f = J.jit(f, static_argnums=1)
+            return C.checkify(lambda x: f(x, None), errors=C.automatic_checks)(x)
+        return C.checkify(f, errors=C.automatic_checks)(x, "as it is")
+
+    with np.errstate(divide="ignore"):
+        for given in (lambda J: x, lambda J: J.numpy.asarray(x)):
+            error, value = run(tinyjax, checkify, given(tinyjax))
+            theirs, want = run(oracle, oracle_checkify, given(oracle))
+            first = [e.get() and e.get().splitlines()[0].split(" (")[0] for e in (error, theirs)]
+            assert first[0] == first[1]
+            assert_same(value, want, weak=False)
+
+
+@pytest.mark.parametrize("i", [5, -4, 1, np.int32(3)], ids=repr)
+def test_a_static_index_out_of_bounds_is_an_error_as_well(i):
+    found = []
+    for J, C in ((tinyjax, checkify), (oracle, oracle_checkify)):
+        f = lambda x, i: (x[i], x.at[i].set(9))
+        error, value = C.checkify(f, errors=C.index_checks)(J.numpy.asarray(x3), i)
+        text = error.get()
+        found.append((text and text.splitlines()[0].split(". ")[0].rstrip("."), value))
+    (ours, values), (theirs, others) = found
+    assert ours == theirs
+    assert_same(values, others, weak=False)
+
+
 def test_a_function_without_checks_left_has_no_effects():
     """So a jitted checkified function can be exported, and its derivatives cost nothing more."""
 

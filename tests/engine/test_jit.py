@@ -229,6 +229,15 @@ def switch_grad(J):
     )
 
 
+@case("while carries what it does not change")
+def while_unchanged(J):
+    def loop(x):
+        return J.lax.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, c[1]), (0, x))[1]
+
+    first = J.grad(loop)(2.0), J.grad(J.jit(loop))(2.0), J.vmap(J.grad(loop))(x3)
+    return *first, J.grad(J.grad(lambda x: loop(x) ** 3))(2.0), J.jvp(loop, (2.0,), (1.0,))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_jaxs(name):
     check(CASES[name], weak=False)
@@ -467,3 +476,19 @@ def test_a_compilation_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_array_equal(np.asarray(tinyjax.jit(f)(x)), np.full(4, 4, np.float16))
+
+
+def test_inlined_functions_leave_their_operations():
+    def f(x):
+        return jnp.sin(x) * 2
+
+    inlined = jit(f, inline=True)
+
+    def outer(of):
+        return lambda x: of(x) + 1
+
+    x = jnp.arange(3.0)
+    for way in (lambda g: g, tinyjax.vmap, lambda g: tinyjax.grad(lambda x: g(x).sum())):
+        want = tinyjax.make_jaxpr(way(outer(f)))(x)
+        assert str(tinyjax.make_jaxpr(way(outer(inlined)))(x)) == str(want)
+    np.testing.assert_array_equal(inlined(x), jit(f)(x))

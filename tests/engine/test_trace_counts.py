@@ -323,9 +323,8 @@ CASES = {
 }
 
 DIFFERENT = {
-    # Equal partials and bound methods share their traces, which JAX's compare by identity.
+    # Equal partials share their traces, which JAX's compare by identity.
     "jit_partials": ["f", "f"],
-    "jit_methods": ["f", "f"],
     # Staged, a custom rule is traced when it is needed, the function in any case.
     "custom_vjp_rules": ["f", "fwd", "bwd", "f", "f", "fwd", "bwd"],
 }
@@ -355,3 +354,44 @@ def test_no_cached_body_holds_a_variable(name):
     for traced in bodies:
         assert not any(n.op is Op.VAR for n in toposort([traced.body]))
         assert not any(n.free for n in traced.captured)
+
+
+STEPS = {
+    "scan": lambda J, f: J.lax.scan(lambda c, _: (f(c), None), 1.0, None, length=2)[0],
+    "scan of method": lambda J, f: J.lax.fori_loop(0, 2, f.__self__.step, 1.0),
+    "while": lambda J, f: J.lax.while_loop(lambda c: c < 5, f, 1.0),
+    "cond": lambda J, f: J.lax.cond(True, f, f, 1.0),
+    "checkpoint": lambda J, f: J.checkpoint(f)(1.0),
+    "grad of checkpoint": lambda J, f: J.grad(J.checkpoint(f))(1.0),
+    "jit": lambda J, f: J.jit(f)(1.0),
+    "grad of jit": lambda J, f: J.grad(J.jit(f))(1.0),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_methods_see_what_their_object_holds_now(name):
+    class Model:
+        rate = 2.0
+
+        def __eq__(self, other):
+            return isinstance(other, Model)
+
+        def __hash__(self):
+            return 0
+
+        def apply(self, x):
+            return x * self.rate
+
+        def step(self, i, x):
+            return x * self.rate
+
+    model, other = Model(), Model()
+    other.rate = 7.0
+    for J in (tinyjax, oracle):
+        model.rate = 2.0
+        found = [float(STEPS[name](J, model.apply))]
+        model.rate = 3.0
+        found += [float(STEPS[name](J, m.apply)) for m in (model, other)]
+        if J is tinyjax:
+            got = found
+    assert got == found and len(set(found)) == 3

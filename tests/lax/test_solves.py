@@ -241,6 +241,13 @@ def test_backward_memory_of_bounded_while_grows_with_the_logarithm():
     assert large < plain / 2 and large < 6 * small
 
 
+def test_bounded_while_promotes_as_the_loop_does():
+    """A weak initial value takes the dtype that the body returns."""
+    for loop in (lax.while_loop, lambda *a: lax.bounded_while(*a, max_steps=9)):
+        found = loop(lambda s: s < 2, lambda s: s + np.float16(0.5), 0)
+        assert (float(found), found.dtype) == (2.0, np.float16)
+
+
 def test_bounded_while_checks_its_options():
     with pytest.raises(ValueError, match="max_steps"):
         doubled(1.0, 1.0, -1)

@@ -254,6 +254,12 @@ def open_body(body: UOp, args: Sequence[UOp]) -> list[UOp]:
     return [mapping[o] for o in body.src]
 
 
+def substitute_params(body: UOp, args: Sequence[UOp]) -> list[UOp]:
+    """The outputs of `body` applied to `args`, for its one use: nothing becomes fresh."""
+    params = [n for n in toposort(body.src) if n.op is Op.PARAM]
+    return substitute(body.src, {p: args[p.arg[0]] for p in params})
+
+
 def _rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
     if node.op is Op.GETTUPLE and src[0].op is Op.TUPLE:
         found: UOp = src[0].src[node.arg]

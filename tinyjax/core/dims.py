@@ -33,7 +33,7 @@ import numpy as np
 
 from tinyjax.core.describe import describe_value
 from tinyjax.core.errors import InconclusiveDimensionOperation
-from tinyjax.core.source import HIDDEN, call_site, user_line
+from tinyjax.core.source import HIDDEN, api_boundary, call_site, user_line
 
 Size = Any
 """An int or a DimExpr."""
@@ -292,15 +292,21 @@ class Dim(DimExpr):
     Two of the same name, bounds and `multiple_of` are the same dimension. `multiple_of=8` says that
     sizes are multiples of 8, so that `n // 8` is exact.
 
-    Raises: ValueError for a name that is no identifier or for bounds that hold no size.
+    Raises: ValueError for a name that is no identifier or for bounds that hold no size; TypeError for
+    a bound that is no integer.
     """
 
     __slots__ = ()
 
+    @api_boundary
     def __new__(cls, name: str, min: int = 1, max: int = 1 << 20, *, multiple_of: int = 1) -> Dim:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise ValueError(f"Dim: the name must be an identifier, got {name!r}.")
-        low, high = -(-int(min) // multiple_of), int(max) // multiple_of
+        min, max = as_int(min, "min of Dim"), as_int(max, "max of Dim")
+        multiple_of = as_int(multiple_of, "multiple_of of Dim")
+        if multiple_of < 1:
+            raise ValueError(f"multiple_of of Dim must be at least 1, got {multiple_of}.")
+        low, high = -(-min // multiple_of), max // multiple_of
         if not 0 <= low < high:
             raise ValueError(
                 f"Dim({name!r}, {min}, {max}"

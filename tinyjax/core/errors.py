@@ -13,7 +13,7 @@ user wrote them, the rule, and the smallest fix, and names the user's line:
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from tinyjax.core.describe import describe_operand, describe_tracer
@@ -231,6 +231,12 @@ class DonationError(RuntimeError):
     """An array was used after its buffer had been donated or deleted."""
 
 
+class FormatError(KeyError, IndexError):
+    """A text has a placeholder without a value (str.format raises KeyError or IndexError)."""
+
+    __str__ = Exception.__str__  # that of KeyError is a repr
+
+
 class ConfigError(AttributeError):
     """There is no such option."""
 
@@ -254,7 +260,7 @@ class KernelBoundsError(InvariantError):
 publish(
     ShapeError, BroadcastError, SizeError, DotShapeError, ReshapeError, ConcatenateError, DtypeError,
     DtypeArgumentError, AxisNumberError,
-    LeafTypeError, AxisError, AxisSizeError, AxesPrefixError, GradTypeError, CustomRuleError,
+    FormatError, LeafTypeError, AxisError, AxisSizeError, AxesPrefixError, GradTypeError, CustomRuleError,
     CarryTypeError, StaticArgumentError, DonationError, ConfigError, IndexTypeError, InvariantError,
     KernelBoundsError, NotLinearError,
 )  # fmt: skip
@@ -299,6 +305,28 @@ def deleted(of: Any) -> DonationError:
     return DonationError(
         f"Array has been deleted with shape={of.str_short()}: it was donated to a jitted function "
         "or `.delete()` was called.\n  Use the function's result, or call it with a copy."
+    )
+
+
+def fill_text(
+    what: str,
+    text: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fill: Callable[..., str] = str.format,
+) -> str:
+    """`text.format(*args, **kwargs)` of the function `what`. Raises: FormatError."""
+    try:
+        return fill(text, *args, **kwargs)
+    except KeyError as error:
+        missing = f"{{{error.args[0]}}}"
+    except IndexError:
+        missing = "one of its placeholders"
+    raise make_error(
+        FormatError,
+        f"the text {text!r} of {what} has no value for {missing}, given are: "
+        + ", ".join([f"{len(args)} positional", *kwargs]),
+        fix="Pass a value for each placeholder; a brace that is meant as such is written twice.",
     )
 
 

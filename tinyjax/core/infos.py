@@ -54,6 +54,11 @@ class DerivedRule:
         return bool(getattr(self.rule, "applies", True))
 
     @property
+    def passes(self) -> dict[int, int]:
+        """Results whose derivative is that of an operand, and which one."""
+        return dict(getattr(self.rule, "passes", ()))
+
+    @property
     def count(self) -> int | None:
         """How many of a call's arguments are those of the user; the others are captures."""
         found: int | None = getattr(self.rule, "count", None)

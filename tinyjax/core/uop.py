@@ -10,7 +10,6 @@ Reference: Filliâtre and Conchon, "Type-safe modular hash-consing" (2006).
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -76,14 +75,35 @@ class _Ref(weakref.ref["UOp"]):
 _table: dict[tuple[Op, tuple[Any, ...], Hashable], _Ref] = {}
 _lock = shared_lock()
 _counts = [0]  # nodes made, for tests that bound the growth of graphs
+dead: list[_Ref] = []
+"""References to nodes that are gone, whose entries keep their sources alive: see `forget_dead`.
+
+That a node goes must run no Python code of ours: it may happen at any point of any thread, even while
+the table is being changed, and an interrupt that came then would be lost.
+"""
+_note_death = dead.append
+_forgetting = [False]
 
 
-def _forget(ref: weakref.ref[UOp], ending: Callable[[], bool] = sys.is_finalizing) -> None:
-    if ending():  # comparing keys may run code of modules that are gone
-        return
-    key = ref.key  # type: ignore[attr-defined]
-    if _table.get(key) is ref:  # a new node may have taken the key meanwhile
-        del _table[key]
+def forget_dead() -> None:
+    """Drop the entries of nodes that are gone, and of those that only they kept alive.
+
+    A new node does so; so does, `if dead`, what may be called often without making any.
+    """
+    with _lock:
+        if _forgetting[0]:  # a finalizer that made a node
+            return
+        _forgetting[0] = True
+        try:
+            while dead:
+                batch = dead[:]
+                for ref in batch:
+                    if _table.get(ref.key) is ref:  # a new node may have taken the key meanwhile
+                        del _table[ref.key]
+                del dead[: len(batch)]
+                del batch, ref  # their keys: now the sources may go, and are dead as well
+        finally:
+            _forgetting[0] = False
 
 
 def union(a: Free, b: Free) -> Free:
@@ -137,13 +157,15 @@ class UOp:
         node._active = node._derived = None
         node.serial = _counts[0]
         node.aval = RULES[op](node)
+        if dead:
+            forget_dead()
         with _lock:
             ref = _table.get(key)
             if ref is not None:
                 found = ref()
                 if found is not None:
                     return found
-            new = _Ref(node, _forget)
+            new = _Ref(node, _note_death)
             new.key = key
             _table[key] = new
         _counts[0] += 1

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import dtypes
+from tinyjax.core.errors import fill_text
 from tinyjax.core.infos import CallbackInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, call_site, locate
@@ -343,7 +344,7 @@ def formatted(
     @api_boundary
     def write(fmt: str, *args: Any, **kwargs: Any) -> None:
         if not skip_check:
-            FormatCheck().format(fmt, *args, **kwargs)
+            fill_text(name.replace("_", "."), fmt, args, kwargs, FormatCheck().format)
         options = {k: v for k, v in np.get_printoptions().items() if k in PRINT_OPTIONS}
         site = call_site() if name == "debug_log" else None
         line = None if site is None else (locate(site).file, locate(site).line)

@@ -14,6 +14,7 @@ from tinyjax.core.avals import Aval
 from tinyjax.core.config import MISSING
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
+from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp
@@ -116,11 +117,14 @@ def checkpoint_name(x: Any, name: str) -> Any:
     )
 
 
+@api_boundary
 def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[Aval, str]]:
     """What reverse mode keeps of `f` at these arguments (arrays or shapes): (aval, where from) each.
 
     Nothing is computed. An equal value that is kept twice is listed once.
     """
+    if not callable(f):
+        raise TypeError(f"Expected a callable value, got {f!r}")
     from tinyjax.engine.jaxprs import Literal  # only for people who look
 
     leaves, tree = tree_flatten((args, kwargs))
@@ -165,6 +169,7 @@ def origin(eqn: Any, index: int) -> str:
     return f"{what} from {where}" if where else what
 
 
+@api_boundary
 def print_saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Print `saved_residuals`, one value a line."""
     for of, source in saved_residuals(f, *args, **kwargs):

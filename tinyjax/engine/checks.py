@@ -16,17 +16,17 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN
+from tinyjax.core.errors import fill_text
 from tinyjax.core.infos import CallInfo, CheckInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary
-from tinyjax.core.tree import register_pytree_node, tree_unflatten
+from tinyjax.core.tree import register_pytree_node, tree_structure, tree_unflatten
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.derivatives import lift_leaves
 from tinyjax.engine.effects import next_token, perform
 from tinyjax.engine.refs import current
-from tinyjax.engine.tracing import argument_paths, name_of, stage_cached
+from tinyjax.engine.tracing import argument_paths, name_of, stage, stage_cached
 from tinyjax.engine.values import is_array_like, lift
 from tinyjax.interpreters.effects import without_dead_effects
 from tinyjax.interpreters.evaluate import CheckFailed
@@ -84,12 +84,13 @@ class Error:
         if site.tree is None:
             return site.message.format(*values)
         given, named = tree_unflatten(site.tree, values)
-        return site.message.format(*given, **named)
+        return fill_text("check", site.message, given, named)
 
     def _found(self) -> list[tuple[tuple[int, ...], int]]:
         codes = np.asarray(self.code)
         return [(place, int(codes[place])) for place in np.ndindex(codes.shape) if codes[place]]
 
+    @api_boundary
     def get(self) -> str | None:
         """The message; None if nothing failed. With several examples, a line for each."""
         found = self._found()
@@ -103,6 +104,7 @@ class Error:
             lines.append(f"at mapped index {where}: {self._text(place, code)}")
         return "\n".join(lines)
 
+    @api_boundary
     def get_exception(self) -> JaxException | None:
         """The error as an exception of its class, of the first example that has one."""
         found = self._found()
@@ -211,8 +213,10 @@ def checkify(
     """`f` that returns `(error, result)`: its first error of these kinds, and nothing raises.
 
     `errors`: `user_checks` (those of `check`), `nan_checks`, `div_checks`, `index_checks`, and their
-    unions `float_checks`, `automatic_checks`, `all_checks`.
-    Cost: a few scalar operations per check; automatic checks read each result once more.
+    unions `float_checks`, `automatic_checks`, `all_checks`. Arguments that are no arrays of the library
+    (Python numbers, NumPy's arrays, texts) reach `f` as they are: what Python or NumPy computes of them
+    is not checked.
+    Cost: traced once per signature if all arguments are arrays, else at each call; a few scalar operations per check; automatic checks read each result once more.
     Example: `err, y = checkify(f)(x); err.throw()`.
     """
     kinds = frozenset(KINDS[e] for e in errors)
@@ -220,12 +224,25 @@ def checkify(
     @functools.wraps(f, updated=())
     @api_boundary
     def checked(*args: Any, **kwargs: Any) -> tuple[Error, Any]:
-        def paths() -> list[str]:
-            return argument_paths(f, args, kwargs)
-
-        nodes, tree = lift_leaves((args, kwargs), paths, "arguments of a checkified function")
+        leaves, tree = tree_flatten((args, kwargs))
+        places = [i for i, x in enumerate(leaves) if type(x) is Array]
+        nodes = [leaves[i].node for i in places]
         avals = tuple(n.aval for n in nodes)
-        traced = stage_cached(f, tree, avals, "checkify", paths)
+
+        def paths() -> list[str]:
+            every = argument_paths(f, args, kwargs)
+            return [every[i] for i in places]
+
+        def of_arrays(*arrays: Array) -> Any:
+            given = dict(zip(places, arrays, strict=True))
+            own, named = tree_unflatten(tree, [given.get(i, x) for i, x in enumerate(leaves)])
+            return f(*own, **named)
+
+        if len(places) == len(leaves):
+            traced = stage_cached(f, tree, avals, "checkify", paths)
+        else:
+            arrays = tree_structure((tuple(nodes), {}))
+            traced = stage(of_arrays, arrays, avals, "checkify", paths, f)
         given = [*nodes, *traced.captured, *map(current, traced.refs)]
         kinds_in = [*(n.aval for n in given), *[TOKEN] * traced.effects]
         made = functionalize(traced.body, kinds_in, kinds)

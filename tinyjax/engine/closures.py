@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tinyjax.core import dtypes
+from tinyjax.core.errors import CustomRuleError, describe_value, make_error
+from tinyjax.core.source import api_boundary, function_location
 from tinyjax.core.tree import register_pytree_node_class, tree_structure, tree_unflatten
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp
@@ -34,6 +36,7 @@ def closure_convert(
     hoisted = [Array(c) for c, on in zip(traced.captured, moving, strict=True) if on]
     in_tree = tree_structure(example_args)
 
+    @api_boundary
     def converted(*args_consts: Any) -> Any:
         count = len(args_consts) - len(hoisted)
         given, consts = args_consts[:count], iter(args_consts[count:])
@@ -71,16 +74,31 @@ class Residuals:
 
 def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
     """`fun(*args) -> (value, vjp)`, with `vjp(ct)` a cotangent per argument (a tuple, if
-    several)."""
+    several).
+
+    Raises: TypeError (`CustomRuleError`) where `fun` is called and returns something else.
+    """
+    if not callable(fun):
+        raise TypeError(f"Expected a callable value, got {fun!r}")
+
+    def pair(*args: Any) -> Any:
+        found = fun(*args)
+        if not isinstance(found, (tuple, list)) or len(found) != 2 or not callable(found[1]):
+            raise make_error(
+                CustomRuleError,
+                f"the function of custom_gradient, {function_location(fun)}, must return a pair "
+                f"(value, vjp) with a function vjp(ct), got {describe_value(found)}",
+            )
+        return found
 
     @functools.wraps(fun, updated=())
     def value(*args: Any) -> Any:
-        return fun(*args)[0]
+        return pair(*args)[0]
 
     rule = custom_vjp(value)
 
     def fwd(*args: Any) -> Any:
-        out, back = fun(*args)
+        out, back = pair(*args)
         example = tree_unflatten(tree_structure(out), [asarray(x) for x in tree_flatten(out)[0]])
         converted, consts = closure_convert(back, example)
         return out, Residuals(converted, consts)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_not
 from types import CellType, FunctionType
@@ -29,10 +29,19 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
 from tinyjax.core.avals import TOKEN, Aval, aval
-from tinyjax.core.body import close, fresh_var, open_calls, open_vars, outer_variables, reclose
+from tinyjax.core.body import (
+    close,
+    fresh_var,
+    open_body,
+    open_calls,
+    open_vars,
+    outer_variables,
+    reclose,
+)
 from tinyjax.core.errors import UnexpectedTracerError, user_line
 from tinyjax.core.infos import Backward, CallInfo
 from tinyjax.core.ops import Op
+from tinyjax.core.prune import prune
 from tinyjax.core.source import api_boundary, call_site
 from tinyjax.core.tree import (
     leaf_paths,
@@ -41,16 +50,17 @@ from tinyjax.core.tree import (
     tree_unflatten,
 )
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
-from tinyjax.core.uop import UOp
+from tinyjax.core.uop import UOp, Var, tuple_of
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import float0_zeros, leave
 from tinyjax.engine.effects import next_token, perform
-from tinyjax.engine.refs import Ref, assign, current, mapped, refuse_value
+from tinyjax.engine.refs import Ref, assign, cell_of, current, mapped, refuse_value
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes
 from tinyjax.engine.values import finish_all, is_array_like, lift, shaped_abstractify
 from tinyjax.interpreters.effects import has_effects
-from tinyjax.interpreters.jvp import Tangent, jvp
-from tinyjax.interpreters.linearize import zero_tangents
+from tinyjax.interpreters.jvp import Tangent, add_tangents, instantiate, jvp
+from tinyjax.interpreters.linearize import refuse_tangents, values_apart, zero_tangents
+from tinyjax.interpreters.midway import tangents_of
 from tinyjax.interpreters.trace import (
     Cell,
     Chain,
@@ -58,6 +68,7 @@ from tinyjax.interpreters.trace import (
     differentiated,
     differentiated_outside,
     innermost,
+    linear_apart,
     linear_part,
     open_trace,
     outside,
@@ -305,8 +316,9 @@ class Application:
         outs: Sequence[Aval],
         out_tree: PyTreeDef,
         avals: Sequence[Aval],
-    ) -> list[UOp]:
-        """The user's bwd: a cotangent for each inexact argument leaf. A `ct` of None is zero."""
+    ) -> tuple[list[UOp], dict[Ref, UOp]]:
+        """The user's bwd: a cotangent for each inexact argument leaf, and those given for what mutable
+        arrays among them hold, added to those of what they hold afterwards. A `ct` of None is zero."""
         assert self.owner.vjp_rule is not None
         rule = self.owner.vjp_rule[1]
         given = iter(cts)
@@ -347,11 +359,17 @@ class Application:
                     f"{i} got {tree_structure(part)}, expected {tree}."
                 ) from None
         numbered = [(i, ct) for i, ct in enumerate(flat) if i not in self.refs]
-        return [
+        found = [
             self._cotangent(rule, ct, of, i)
             for (i, ct), of in zip(numbered, avals, strict=True)
             if dtypes.is_inexact(of.dtype)
         ]
+        of_refs = {
+            ref: self._cotangent(rule, flat[i], ref.aval_, i)
+            for i, ref in self.refs.items()
+            if flat[i] is not None and dtypes.is_inexact(ref.dtype)
+        }
+        return found, of_refs
 
     def _cotangent(self, rule: Any, ct: Any, of: Aval, leaf: int) -> UOp:
         if (
@@ -416,6 +434,12 @@ class StagedRule:
 
     has_jvp = property(lambda self: self.application.owner.jvp_rule is not None)
     has_vjp = property(lambda self: self.application.owner.vjp_rule is not None)
+
+    @property
+    def passes(self) -> dict[int, int]:
+        """What a mutable array holds that is an argument: its derivative, whatever is written."""
+        first, own = len(self.application.out_avals or ()), self.count - len(self.held)
+        return {first + i: own + i for i, on in enumerate(self.is_argument) if on}
 
     @property
     def cut(self) -> frozenset[int]:
@@ -524,9 +548,11 @@ class StagedRule:
         at = self.held.index(ref)
         if settled:
             if self.is_argument[at]:
-                return "passed" if differentiated(current(ref)) else "written"
+                return "passed"
             return "kept" if all(each[at] for each in self._linked.values()) else "written"
         if not self.left[at]:
+            if self.is_argument[at]:
+                return "passed"
             self.unlinked.add(ref)
             return "written"
         vmap = mapped(ref)
@@ -611,8 +637,9 @@ class StagedRule:
                         for o, is_zero in zip(inexact_of(all_kinds), zero_cts, strict=True)
                     ]
                     mine = cts[: len(inexact_of(kinds))]
-                    nodes = application.bwd(res, held_tree, mine, kinds, out_tree, user)
-                    nodes += self._of_refs(self._linked[key], cts[len(mine) :])
+                    nodes, given = application.bwd(res, held_tree, mine, kinds, out_tree, user)
+                    linked = dict(zip(self.held, self._linked[key], strict=True))
+                    nodes += cotangents_of_refs(linked, cts[len(mine) :], given)
                     self.refs, starts, finals = written(trace)
                     late = [*starts, *trace.chain.starts]
                     live = [ct for ct in cts if ct is not None]
@@ -622,8 +649,8 @@ class StagedRule:
                     rest = inexact_of([c.aval for c in self.captures])
                     nodes += [b.zeros(a.strip_weak_type()) for a in rest]
                     nodes += [*finals, *trace.chain.tokens]
-                    given = [*res, *self.captures, *live, *late]
-                    body, captured = close(nodes, given, keep_memory=True)
+                    params = [*res, *self.captures, *live, *late]
+                    body, captured = close(nodes, params, keep_memory=True)
                 if captured:
                     raise hidden(application.name, captured[0])
                 return body
@@ -637,13 +664,18 @@ class StagedRule:
         self._refuse_active_refs(key, avals, zero)
         return self._made[key]  # type: ignore[no-any-return]
 
-    def _of_refs(self, linked: Sequence[bool], cts: Sequence[Tangent]) -> list[UOp]:
-        """Cotangents of what mutable arrays held before a rule, from those of what they hold after."""
-        inexact = [(r, on) for r, on in zip(self.held, linked) if dtypes.is_inexact(r.dtype)]
-        return [
-            ct if on and ct is not None else b.zeros(r.aval_.strip_weak_type())
-            for (r, on), ct in zip(inexact, cts, strict=True)
-        ]
+
+def cotangents_of_refs(
+    linked: dict[Ref, bool], cts: Sequence[Tangent], given: dict[Ref, UOp]
+) -> list[UOp]:
+    """Cotangents of what mutable arrays held before a rule: those of what they hold after, where the
+    derivative passes through, and those that bwd gives."""
+    inexact = [(ref, on) for ref, on in linked.items() if dtypes.is_inexact(ref.dtype)]
+    found = []
+    for (ref, on), ct in zip(inexact, cts, strict=True):
+        total = add_tangents(ct if on else None, given.get(ref))
+        found.append(b.zeros(ref.aval_.strip_weak_type()) if total is None else total)
+    return found
 
 
 @dataclass(slots=True, eq=False)
@@ -654,6 +686,8 @@ class PinnedRule:
     at: Trace | None
     jvp: tuple[UOp, Flags] | None = None
     vjp: tuple[UOp, Any] | None = None
+    pinned: bool = True  # what the bodies hold is what has run
+    passes: dict[int, int] = field(default_factory=dict)  # see StagedRule
 
     has_jvp = property(lambda self: self.jvp is not None)
     has_vjp = property(lambda self: self.vjp is not None)
@@ -666,6 +700,10 @@ class PinnedRule:
         assert self.vjp is not None
         return self.vjp
 
+    def after_call(self, ref: Ref, settled: bool) -> str:
+        """The mutable arrays that it knows of are arguments."""
+        return "passed"
+
     @property
     def applies(self) -> bool:
         """Whether a derivative that is taken now is the rules'."""
@@ -674,9 +712,11 @@ class PinnedRule:
 
 @dataclass(slots=True)
 class Run:
-    """What running a rule on bound variables gave: nodes to be closed over args and captures."""
+    """What running a rule on bound variables gave: nodes to be closed over args and captures. The last
+    outputs, as the last arguments, are what the mutable arrays `held_refs` hold."""
 
     at: Trace | None  # the derivative that the rules are for
+    held_refs: list[Ref] = field(default_factory=list)
     outs: list[UOp] = field(default_factory=list)
     out_tree: Any = None
     tangents: list[Tangent] = field(default_factory=list)
@@ -794,8 +834,9 @@ class CustomFunction:
             return tuple(next(fixed) if i in static else next(moving) for i in range(len(args)))
 
         application = Application(self, in_tree, arrange, statics, refs=refs)
-        active = any(differentiated(n) for n in nodes)
-        if state.staging or any(unbound(n) is not None for n in nodes):
+        inputs = [*nodes, *map(current, refs.values())]
+        active = any(differentiated(n) for n in inputs)
+        if state.staging or any(unbound(n) is not None for n in inputs):
             return self._staged(application, nodes)
         if active:
             return self._run(application, nodes)
@@ -843,27 +884,40 @@ class CustomFunction:
         They are active for what differentiates outside of the innermost derivative, the one that
         the rules are for: functions with rules that these call have theirs run in turn.
         """
-        at = innermost(nodes)
+        avals, refs = [n.aval for n in nodes], list(application.refs.values())
+        nodes = [*nodes, *map(current, refs)]
+        at, count = innermost(nodes), len(avals)
         outer = differentiated_outside(nodes, at)
         with open_trace(self.kind, self.fun, False) as trace:
-            own = [trace.variable(n.aval, bound=b.stop_gradient(n), outer=outer) for n in nodes]
-            zero = zero_at(at, nodes)
-            avals = [n.aval for n in nodes]
-            run = Run(at)
+            own = [standing_for(trace, n, n.aval, at, outer) for n in nodes]
+            user, zero = own[:count], zero_at(at, nodes[:count])
+            run = Run(at, held_refs=refs)
             forward, reverse = self.rules_for(at)
-            if reverse:
-                run.outs, run.held, run.out_tree, held_tree = application.fwd(own, zero)
-            if forward:
-                run.dots = [trace.variable(a.strip_weak_type()) for a in inexact_of(avals)]
-                with open_trace("custom_jvp rule", self.jvp_rule, False) as rule_trace:
-                    run.outs, run.tangents, run.out_tree = application.jvp(own, run.dots, zero)
-                run.chain = rule_trace.chain
+            with holding(refs, own[count:]):
+                if reverse:
+                    run.outs, run.held, run.out_tree, held_tree = application.fwd(user, zero)
+                if forward:
+                    inexact = [n for n in nodes if dtypes.is_inexact(n.dtype)]
+                    run.dots = self._dots(trace, inexact, at)
+                    mine = run.dots[: len(inexact_of(avals))]
+                    with open_trace("custom_jvp rule", self.jvp_rule, False) as rule_trace:
+                        rule_trace.chain.late = linear_part(at) is not None
+                        run.outs, run.tangents, run.out_tree = application.jvp(user, mine, zero)
+                    run.chain = rule_trace.chain
+                    moving = iter(run.dots[len(mine) :])
+                    run.tangents += [
+                        next(moving) if dtypes.is_inexact(r.dtype) else None for r in refs
+                    ]
+                results = len(run.outs)
+                run.outs += map(current, refs)
             local = [*own, *run.dots, *run.chain.starts]
             self._refuse_active(run.everything(), at)
             captures = outer_variables(run.everything(), local)
-            rule = PinnedRule(at)
+            outs = self._values(run, own, captures)
+            seen = [d for d in run.dots if any(d.arg in o.free for o in outs)]
+            rule = PinnedRule(at, passes={results + i: count + i for i in range(len(refs))})
             if forward:
-                rule.jvp = self._close_jvp(run, own, captures)
+                rule.jvp = self._close_jvp(run, own, [*captures, *map(trace_free, seen)])
             if reverse:
 
                 def backward(zero_cts: Flags, known: Sequence[UOp] = ()) -> UOp:
@@ -876,9 +930,50 @@ class CustomFunction:
                 # The cotangents are known when the result is transposed: bwd runs then.
                 made = Backward(backward, backward)
                 rule.vjp = self._close_forward(run, own, captures), made
-            body, _ = close(run.outs, [*own, *captures], keep_memory=True)
+            # What comes after effects that the rule has put off follows the call.
+            token = [fresh_var(TOKEN)] if run.chain.waits else []
+            body, _ = close([*outs, *token], [*own, *captures, *seen, *token], keep_memory=True)
+            self._refuse_written(trace, run.dots)
             leave(trace, [], dict(zip(own, nodes, strict=True)))
-        return self._call(body, [*nodes, *captures], rule, run.out_tree)
+        taken = [state.chains[-1].take() for _ in token]
+        return self._call(body, [*nodes, *captures, *seen, *taken], rule, run.out_tree, refs)
+
+    def _refuse_written(self, trace: Trace, dots: Sequence[UOp]) -> None:
+        """Raise if a jvp rule has written tangents to mutable arrays that are not known yet."""
+        late = {d.arg for d in dots if d.arg.bound is None}
+        if any(not late.isdisjoint(cell.node.free) for cell in trace.touched):
+            raise ValueError(
+                f"the jvp rule of {name_of(self.fun)} writes tangents to a Ref, but this derivative "
+                f"knows none when the rule runs.\n{user_line(call_site())}\n"
+                "  Write values only, or use jax.jvp."
+            )
+
+    def _values(self, run: Run, own: list[UOp], captures: list[UOp]) -> Sequence[UOp]:
+        """The values that a rule gave, without what only its tangents need."""
+        dots = {d.arg for d in run.dots}
+        if all(dots.isdisjoint(o.free) for o in run.outs):
+            return run.outs
+        what = linear_part(run.at)
+        if what is None:
+            return prune(tuple_of(run.outs)).src
+        given, count = [*own, *captures], len(run.outs)
+        body, _ = self._close_jvp(run, own, captures)
+        late = [a.strip_weak_type() for a in inexact_of([g.aval for g in given])]
+        with linear_apart(what):
+            body = values_apart(body, [*(g.aval for g in given), *late], len(given), count)
+        refuse_tangents(body, len(given), count, name_of(self.fun))
+        args = [*given, *map(fresh_var, late), *run.chain.starts]
+        return open_body(prune(tuple_of(body.src[:count])), args)
+
+    def _dots(self, trace: Trace, nodes: Sequence[UOp], at: Trace | None) -> list[UOp]:
+        """Variables for the tangents of nodes, bound to these if a running jvp knows them."""
+        known = None if at is None else tangents_of(nodes, at)
+        if known is None:
+            return [trace.variable(n.aval.strip_weak_type()) for n in nodes]
+        return [
+            standing_for(trace, instantiate(t, n), n.aval.strip_weak_type(), at)
+            for n, t in zip(nodes, known, strict=True)
+        ]
 
     def _run_backward(
         self,
@@ -901,10 +996,7 @@ class CustomFunction:
                 value = next(values, None)
                 if value is None:
                     return trace.variable(of.strip_weak_type())
-                outer = differentiated_outside([value], run.at)
-                return trace.variable(
-                    of.strip_weak_type(), bound=b.stop_gradient(value), outer=outer
-                )
+                return standing_for(trace, value, of.strip_weak_type(), run.at)
 
             cts = [
                 None if is_zero else cotangent(o)
@@ -916,7 +1008,13 @@ class CustomFunction:
                     b.zeros(o.strip_weak_type()) if ct is None else ct
                     for o, ct in zip(inexact, cts, strict=True)
                 ]
-            run.back = application.bwd(run.res, held_tree, cts, kinds, run.out_tree, avals)
+            count = len(kinds) - len(run.held_refs)
+            mine = cts[: len(inexact_of(kinds[:count]))]
+            run.back, given = application.bwd(
+                run.res, held_tree, mine, kinds[:count], run.out_tree, avals
+            )
+            linked = dict.fromkeys(run.held_refs, True)
+            run.back += cotangents_of_refs(linked, cts[len(mine) :], given)
             run.refs, run.starts, run.finals = written(trace)
         run.back_chain = trace.chain
 
@@ -977,6 +1075,31 @@ class CustomFunction:
 
     def __repr__(self) -> str:
         return f"<{self.kind} function {name_of(self.fun)}>"
+
+
+def standing_for(
+    trace: Trace, node: UOp, of: Aval, at: Trace | None, outer: frozenset[Var] | None = None
+) -> UOp:
+    """A variable that stands for a node in a rule for the derivative `at`: it does not depend on what
+    that differentiates, but does on what those around it (`outer`, if known) do."""
+    outer = differentiated_outside([node], at) if outer is None else outer
+    made = trace.variable(of, bound=b.stop_gradient(node), outer=outer)
+    trace.stands_for[made] = node
+    return made
+
+
+@contextlib.contextmanager
+def holding(refs: Sequence[Ref], nodes: Sequence[UOp]) -> Iterator[None]:
+    """Let mutable arrays hold other values for the duration of a block."""
+    cells = [cell_of(ref) for ref in refs]
+    before = [cell.node for cell in cells]
+    for cell, node in zip(cells, nodes, strict=True):
+        cell.node = node
+    try:
+        yield
+    finally:
+        for cell, node in zip(cells, before, strict=True):
+            cell.node = node
 
 
 def written(trace: Trace) -> tuple[tuple[Ref, ...], list[UOp], list[UOp]]:

@@ -145,22 +145,30 @@ def leave(trace: Trace, roots: Sequence[UOp], mapping: dict[UOp, UOp]) -> list[U
 
 
 def linearized_nodes(
-    outs: Sequence[UOp], tangents: dict[UOp, UOp], trace: Trace, what: str = "transposed"
-) -> tuple[list[UOp], list[UOp | None], tuple[UOp, UOp] | None]:
-    """Outputs and their tangents, linear in `tangents`, on which neither outputs nor effects depend.
+    outs: Sequence[UOp],
+    aux: Sequence[UOp],
+    tangents: dict[UOp, UOp],
+    trace: Trace,
+    what: str = "transposed",
+) -> tuple[list[UOp], list[UOp], list[UOp | None], tuple[UOp, UOp] | None]:
+    """Outputs, aux and the tangents of the outputs, linear in `tangents`, on which neither outputs nor
+    effects depend. Aux are values of the same computation: it does not run twice.
 
     If the linear part is to be "applied": the first and last token of the effects that see tangents.
     """
     chain, late = trace.chain, None
     cells = list(dict.fromkeys(trace.touched))
     with linear_apart(what):
-        values, touts = jvp_in_chain([*outs, *(c.node for c in cells)], tangents, chain, jvp_nodes)
+        roots = [*outs, *aux, *(c.node for c in cells)]
+        values, touts = jvp_in_chain(roots, tangents, chain, jvp_nodes)
+        touts = [t if i < len(outs) else None for i, t in enumerate(touts)]
         if chain.last is not None:
             dots = list(tangents.values())
             (*values, chain.last), (*touts, _), late = known_apart(
                 [*values, chain.last], [*touts, None], dots
             )
-    return hold(cells, values), touts[: len(outs)], late
+    values = hold(cells, values)
+    return values[: len(outs)], values[len(outs) :], touts[: len(outs)], late
 
 
 def hold(cells: Sequence[Cell], values: Sequence[UOp]) -> list[UOp]:
@@ -390,13 +398,13 @@ def _value_and_grad(
             y = check_scalar_output(out, fun, what, holomorphic, has_aux)
             inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
             tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
-            (y,), (ty,), _ = linearized_nodes([y], tangents, trace)
+            aux_leaves, aux_tree = tree_flatten(aux)
+            aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
+            (y,), aux_nodes, (ty,), _ = linearized_nodes([y], aux_nodes, tangents, trace)
             seed = b.scalar(1, y.dtype)
             cts = transpose([ty], [seed], list(tangents.values())) if ty is not None else []
             cts = cts or [None] * len(inexact)
             gradients = {v: derivative(ct, v.aval) for v, ct in zip(inexact, cts, strict=True)}
-            aux_leaves, aux_tree = tree_flatten(aux)
-            aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
             roots = [y, *gradients.values(), *aux_nodes]
             arrays_out = finish_all(leave(trace, roots, dict(zip(variables, nodes, strict=True))))
         value = arrays_out[0]
@@ -524,16 +532,18 @@ def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) ->
     given = [tangent_node(t, n, p) for t, n, p in zip(t_leaves, nodes, paths, strict=True)]
     with open_trace("jvp", fun, staging=False) as trace:
         variables = bind(trace, nodes, paths)
+        seeds = {v: t for v, t in zip(variables, given, strict=True) if t is not None}
+        trace.seeds = seeds
         out = fun(*tree_unflatten(tree, [Array(v) for v in variables]))
         out, aux = split_aux(out, fun, has_aux)
         outs, out_tree = output_nodes(out, fun, "jvp")
-        seeds = {v: t for v, t in zip(variables, given, strict=True) if t is not None}
-        cells = list(dict.fromkeys(trace.touched))
-        roots = [*outs, *(c.node for c in cells)]
-        values, touts = jvp_in_chain(roots, seeds, trace.chain, jvp_nodes)
-        outs, touts = hold(cells, values), touts[: len(outs)]
         aux_leaves, aux_tree = tree_flatten(aux)
         aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
+        cells = list(dict.fromkeys(trace.touched))
+        roots = [*outs, *aux_nodes, *(c.node for c in cells)]
+        values, touts = jvp_in_chain(roots, seeds, trace.chain, jvp_nodes)
+        values, touts = hold(cells, values), touts[: len(outs)]
+        outs, aux_nodes = values[: len(outs)], values[len(outs) :]
         live = [
             derivative(t, o.aval)
             for o, t in zip(outs, touts, strict=True)
@@ -790,14 +800,14 @@ def linearize_arguments(
         inexact = [v for v in variables if dtypes.is_inexact(v.dtype)]
         tangents = {v: fresh_var(tangent_aval(v.aval)) for v in inexact}
         what = "applied" if kind == "linearize" else "transposed"
-        outs, touts, late = linearized_nodes(outs, tangents, trace, what)
+        aux_leaves, aux_tree = tree_flatten(aux)
+        aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
+        outs, aux_nodes, touts, late = linearized_nodes(outs, aux_nodes, tangents, trace, what)
         starts, lasts = ([], []) if late is None else ([late[0]], [late[1]])
         roots = [b.cast(t, o.dtype) for o, t in zip(outs, touts, strict=True) if t is not None]
         roots += lasts
         linear_vars = [*tangents.values(), *starts]
         frontier = [n for n in known_frontier(roots, linear_vars) if n.op not in LITERALS]
-        aux_leaves, aux_tree = tree_flatten(aux)
-        aux_nodes = [x.node for x in aux_leaves if type(x) is Array]
         held = [fresh_var(n.aval) for n in frontier]
         cut = substitute(roots, dict(zip(frontier, held, strict=True)))
         linear, captured = close(cut, [*held, *linear_vars])

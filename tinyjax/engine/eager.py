@@ -24,7 +24,7 @@ from tinyjax.core.config import config
 from tinyjax.core.dtypes import KeyDType
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.source import hide_frames
-from tinyjax.core.uop import Buffer
+from tinyjax.core.uop import Buffer, dead, forget_dead
 from tinyjax.engine.array import Array
 from tinyjax.interpreters.evaluate import SHARING, SILENT, plan_of
 from tinyjax.interpreters.evaluate_elementwise import in_blocks
@@ -55,6 +55,8 @@ def eager(fun: F) -> F:
 
     def of_one(x: Any, /) -> Any:
         try:
+            if dead:
+                forget_dead()
             if type(x) is Array and not state.staging:
                 buffer = x._buffer
                 if buffer is not None and not buffer.deleted:
@@ -72,6 +74,8 @@ def eager(fun: F) -> F:
 
     def of_two(x: Any, y: Any, /) -> Any:
         try:
+            if dead:
+                forget_dead()
             if not state.staging:
                 key: Hashable
                 values: list[np.ndarray] | None = None

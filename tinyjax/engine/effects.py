@@ -5,9 +5,9 @@ value; then it joins the chain of the innermost open trace (interpreters/trace.p
 when it ends. What has happened leaves the graph: a call that was run for its effects stays as the
 same call without them, so its results can be differentiated.
 
-A call that will be differentiated in reverse mode is taken apart before it runs, so that nothing is
-computed twice (`taken_ahead`). Cost: in forward mode, in while loops and with io_callback what the
-effects need is.
+A call that will be differentiated is taken apart before it runs (`taken_ahead`), or if tangents are known
+runs with its derivative (`taken_along`), so that nothing is computed twice. Cost: in while loops, if what
+callbacks return is needed, and for the outer one of two derivatives what the effects need is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tinyjax.core import build as b
 from tinyjax.core import execute
 from tinyjax.core.body import fresh_var, reclose
 from tinyjax.core.infos import CallInfo
@@ -32,8 +33,11 @@ from tinyjax.interpreters.effects import (
     refuse_derivative,
     without,
 )
-from tinyjax.interpreters.linearize import Advanced, taken_ahead
+from tinyjax.interpreters.jvp import Tangent
+from tinyjax.interpreters.linearize import Advanced, Along, taken_ahead, taken_along
+from tinyjax.interpreters.midway import tangents_of
 from tinyjax.interpreters.trace import (
+    Chain,
     Trace,
     differentiated,
     innermost,
@@ -56,7 +60,7 @@ def noted(operands: Sequence[UOp]) -> bool:
     return (
         state.staging > 0
         or state.chains[-1].deferred
-        or any(c.last is not None for c in state.chains)
+        or any(c.waits for c in state.chains)
         or any(unbound(n) is not None for n in operands)
     )
 
@@ -77,15 +81,22 @@ def effect_results(node: UOp) -> list[UOp]:
     place = token_of(values)
     if place is None:
         return values
+    chain = state.chains[-1] if state.chains else None
+    return without(happened_or_noted(node, chain), place)
+
+
+def happened_or_noted(node: UOp, chain: Chain | None) -> list[UOp]:
+    """Results of an effect: it happens if it takes START, and gives that, or else joins the chain."""
     if node.operands[token_of(node.operands) or 0] is START:
         try:
-            return without(happen(node), place)
-        except Unkept:  # a jvp rule whose values depend on tangents: when these are known
-            src = tuple(state.chains[-1].take() if s is START else s for s in node.src)
-            node = node.with_src(src)
-            values = results(node)
-    state.chains[-1].last = values[place]
-    return without(values, place)
+            return happen(node)
+        except Unkept:  # rules whose values or effects see tangents: when these are known
+            assert chain is not None
+            node = node.with_src(tuple(chain.take() if s is START else s for s in node.src))
+    assert chain is not None
+    values = results(node)
+    chain.last = values[token_of(values) or 0]
+    return values
 
 
 def happen(node: UOp) -> list[UOp]:
@@ -114,9 +125,15 @@ def happen_inside(node: UOp) -> list[UOp]:
     inner = UOp(node.op, (*node.bodies, *again), node.arg)
     flags = tuple(bool(differentiated(s)) for s in operands)
     if any(flags):
-        with linear_apart(linear_part(innermost(operands))):
+        at = innermost(operands)
+        tangents = None if at is None else tangents_of(operands, at)
+        if tangents is not None and not any(t is not None and unbound(t) for t in tangents):
+            along = taken_along(inner, [t is not None for t in tangents])
+            if along is not None:
+                return inserted(happen_along(node, along, tangents), place, START)
+        with linear_apart(linear_part(at)):
             inner = RULED[node.op](inner, flags, again[token_of(operands) or 0])
-        ahead = taken_ahead(inner, reverse_flags(operands))
+        ahead = taken_ahead(inner, linear_flags(operands, at), linear_part(at))
         if ahead is not None:
             return inserted(happen_ahead(node, ahead), place, START)
     parts = SPLIT[node.op](inner, inner.src, inner.src, TAPED)
@@ -135,15 +152,10 @@ def run_for_effects(node: UOp, body: UOp, operands: Sequence[UOp], keep: bool = 
     return execute.run(call, values_of(operands))
 
 
-def reverse_flags(nodes: Sequence[UOp]) -> list[bool]:
-    """Which depend differentiably on what the innermost derivative is asked for, if it is a reverse
-    one."""
-    found = [differentiated(n) for n in nodes]
-    depths = {v: state.traces.index(v.trace) for vs in found for v in vs if v.trace in state.traces}
-    depth = max(depths.values(), default=0)
-    if not depths or state.traces[depth].kind not in ("grad", "vjp"):
-        return [False] * len(nodes)
-    return [any(depths.get(v) == depth for v in vs) for vs in found]
+def linear_flags(nodes: Sequence[UOp], at: Trace | None) -> list[bool]:
+    """Which depend differentiably on what the derivative `at` is asked for, if it has a linear part."""
+    known = linear_part(at) is not None
+    return [known and any(v.trace is at for v in differentiated(n)) for n in nodes]
 
 
 def happen_ahead(node: UOp, ahead: Advanced) -> list[UOp]:
@@ -154,6 +166,21 @@ def happen_ahead(node: UOp, ahead: Advanced) -> list[UOp]:
     *values, _ = run_for_effects(node, ahead.known, [*given, node.operands[place or 0]])
     forward = UOp(Op.CALL, (ahead.forward, *given), CallInfo("jit", "forward"))
     call = UOp(Op.CALL, (ahead.quiet, *given), CallInfo("custom_jvp", "ahead", rule=ahead.rule))
+    outs = results(call)
+    state.forced[forward], state.forced[call] = values, values[: len(outs)]
+    return outs
+
+
+def happen_along(node: UOp, along: Along, tangents: Sequence[Tangent]) -> list[UOp]:
+    """A call on bound variables whose tangents are known: its derivative is computed with its effects,
+    in one step, and remembered beside the nodes that will stand for it."""
+    place = token_of(node.operands)
+    given = without(node.operands, place)
+    rows = zip(node.operands, tangents, strict=True)
+    dots = [b.cast(t, s.dtype) if t.dtype != s.dtype else t for s, t in rows if t is not None]
+    *values, _ = run_for_effects(node, along.known, [*given, *dots, node.operands[place or 0]])
+    forward = UOp(Op.CALL, (along.forward, *given, *dots), CallInfo("jit", "forward"))
+    call = UOp(Op.CALL, (along.quiet, *given), CallInfo("custom_jvp", "along", rule=along.rule))
     outs = results(call)
     state.forced[forward], state.forced[call] = values, values[: len(outs)]
     return outs
@@ -174,7 +201,7 @@ def settle(trace: Trace, roots: Sequence[UOp]) -> list[UOp]:
     if outer is not None and (
         state.staging
         or outer.deferred
-        or any(c.last is not None for c in state.chains)
+        or any(c.waits for c in state.chains)
         or any(v.bound is None or unbound(v.bound) is not None for v in others)
     ):
         *roots, outer.last = rebind([*roots, last], {start: outer.take()})
@@ -190,5 +217,6 @@ def settle(trace: Trace, roots: Sequence[UOp]) -> list[UOp]:
         new = n.with_src(src)
         if n in forced and new is not n:
             forced.setdefault(new, forced[n])
-        done[n] = new if token_of(n.operands) is None else tuple_of(happen(new))
+        effect = token_of(n.operands) is not None
+        done[n] = tuple_of(happened_or_noted(new, outer)) if effect else new
     return [done[r] for r in roots]

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tinyjax.core.infos import CallInfo
+from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import all_leaves
 from tinyjax.engine.custom_rules import custom_vjp
-from tinyjax.engine.jit import Jitted, Names, Numbers
+from tinyjax.engine.jit import Jitted, Names, Numbers, checked_options
 from tinyjax.engine.tracing import Traced, name_of
 
 
@@ -82,6 +83,7 @@ class Ruled(custom_vjp):
         return Ruled(bound, of_arguments)
 
 
+@api_boundary
 def function(
     fun: Callable[..., Any] | None = None,
     /,
@@ -103,32 +105,24 @@ def function(
     (a tree like it) and the arguments, and returns a tuple with a cotangent, or None, per argument
     (of a method: `self` is the first).
     `dynamic_shapes` as in `jit`: one trace and one program for arguments of a range of sizes.
+    Raises: TypeError for a value that an option does not take.
     Example: `@function(precompile=True)`.
     """
-    if fun is None:
-        return functools.partial(
-            function,
-            precompile=precompile,
-            precompile_backward=precompile_backward,
-            allow_implicit=allow_implicit,
-            grad_fxn=grad_fxn,
-            name=name,
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
-            dynamic_shapes=dynamic_shapes,
+    given = {
+        "precompile": precompile,
+        "precompile_backward": precompile_backward,
+        "allow_implicit": allow_implicit,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "dynamic_shapes": dynamic_shapes,
+    }
+    options = checked_options("function", given)
+    if grad_fxn is not None and not callable(grad_fxn):
+        raise TypeError(
+            f"grad_fxn of function must be a function of (cotangent, *args), got {grad_fxn!r}."
         )
-    info = CallInfo(
-        "function",
-        name or name_of(fun),
-        precompile=precompile,
-        precompile_backward=precompile_backward,
-    )
-    made = Function(
-        fun,
-        info,
-        allow_implicit,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        dynamic_shapes=dynamic_shapes,
-    )
+    if fun is None:
+        return functools.partial(function, grad_fxn=grad_fxn, name=name, **options)
+    flags = {k: options.pop(k) for k in ("precompile", "precompile_backward")}
+    made = Function(fun, CallInfo("function", name or name_of(fun), **flags), **options)
     return made if grad_fxn is None else Ruled(made, grad_fxn)

@@ -11,20 +11,22 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tinyjax.core.avals import Aval
+from tinyjax.core.body import open_body
 from tinyjax.core.config import MISSING, config
+from tinyjax.core.dims import as_int
 from tinyjax.core.errors import StaticArgumentError
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
-from tinyjax.core.source import hide_frames
+from tinyjax.core.source import api_boundary, hide_frames
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
-from tinyjax.core.uop import UOp
+from tinyjax.core.uop import UOp, dead, forget_dead
 from tinyjax.engine.array import Array
 from tinyjax.engine.compiled import Executable, SizedRun, executable
 from tinyjax.engine.effects import perform
@@ -47,18 +49,62 @@ Names = str | Iterable[str] | None
 Numbers = int | Sequence[int] | None
 
 
-def as_numbers(x: Numbers) -> tuple[int, ...]:
-    """argnums as a tuple."""
+def as_numbers(x: Numbers, name: str = "argnums") -> tuple[int, ...]:
+    """argnums, the argument `name`, as a tuple. Raises: TypeError for other things."""
     if x is None:
         return ()
-    return (x,) if isinstance(x, (int, np.integer)) else tuple(x)
+    if isinstance(x, (int, np.integer)):
+        return (x,)
+    if isinstance(x, Iterable) and not isinstance(x, (str, bytes)):
+        numbers = tuple(x)
+        if all(hasattr(i, "__index__") for i in numbers):
+            return numbers
+    raise TypeError(
+        f"{name} must be an int or a tuple of ints, got {x!r}.\n"
+        "  Arguments are counted from 0; the argnames tell them by name."
+    )
 
 
-def as_names(x: Names) -> tuple[str, ...]:
-    """argnames as a tuple."""
+def as_names(x: Names, name: str = "argnames") -> tuple[str, ...]:
+    """argnames, the argument `name`, as a tuple. Raises: TypeError for other things."""
     if x is None:
         return ()
-    return (x,) if isinstance(x, str) else tuple(x)
+    if isinstance(x, str):
+        return (x,)
+    names = tuple(x) if isinstance(x, Iterable) else (x,)
+    if not all(isinstance(i, str) for i in names):
+        raise TypeError(
+            f"{name} must be a str or a tuple of strs, got {x!r}.\n"
+            "  Name parameters of the function; to count them, use argnums."
+        )
+    return names
+
+
+FLAGS = ("precompile", "precompile_backward", "allow_implicit")
+"""Options that are True or False. Those of JAX's `jit` take anything that has a truth value."""
+
+
+def checked_options(of: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `jit` or `function` in their normal forms; None stays what it is.
+
+    Raises: TypeError for a value that an option does not take, ValueError for a negative number.
+    """
+    checked = dict(options)
+    for name, value in options.items():
+        what = f"{name} of {of}"
+        if value is None:
+            continue
+        if name.endswith("argnums"):
+            checked[name] = as_numbers(value, what)
+        elif name.endswith("argnames"):
+            checked[name] = as_names(value, what)
+        elif name == "max_traces":
+            checked[name] = as_int(value, what)
+            if checked[name] < 0:
+                raise ValueError(f"{what} must not be negative, got {value}.")
+        elif name in FLAGS and not isinstance(value, (bool, np.bool_)):
+            raise TypeError(f"{what} must be True or False, got {value!r}.")
+    return checked
 
 
 class Entry:
@@ -208,6 +254,8 @@ class Jitted:
             raise
 
     def _run(self, entry: Entry, buffers: list[Any]) -> Any:
+        if dead:
+            forget_dead()
         outs = entry.executable.run(buffers + entry.captured if entry.captured else buffers)
         if entry.single:
             return Array.from_buffer(outs[0])
@@ -221,6 +269,9 @@ class Jitted:
         if state.staging or any(n.free for n in operands):
             if not traced.body.src:
                 return tree_unflatten(traced.out_tree, [])
+            if self.info.inline and not traced.state:
+                opened = finish_all(open_body(traced.body, operands))
+                return tree_unflatten(traced.out_tree, opened)
             call = UOp(Op.CALL, (traced.body, *operands), self.info)
             return tree_unflatten(traced.out_tree, traced.deliver(perform(call)))
         buffers = [as_buffer(n) for n in operands]
@@ -486,7 +537,8 @@ def jit(
 ) -> Any:
     """Compile `fun`: traced once per tree, shapes, dtypes and static values, then machine code.
 
-    Static arguments are compared by value and may be anything hashable. Donated arguments may lend
+    Static arguments are compared by value and may be anything hashable. With `inline`, what calls
+    the function while it is traced holds its operations rather than a call. Donated arguments may lend
     their memory to the results. With `max_traces=n`, tracing an (n+1)-th signature raises with the
     difference. Usable as a decorator with or without arguments, on functions and methods.
     `dynamic_shapes` gives axes of arguments symbolic sizes, for which the function is traced and
@@ -497,7 +549,7 @@ def jit(
     Raises: TypeError for a leaf that is not an array (with its path); JAX's tracer errors when
     Python needs a traced value.
     """
-    options: dict[str, Any] = {
+    options = {
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
         "donate_argnums": donate_argnums,
@@ -507,6 +559,10 @@ def jit(
         "max_traces": max_traces,
         "dynamic_shapes": dynamic_shapes,
     }
-    if fun is MISSING:
-        return lambda f: Jitted(f, **options)
-    return Jitted(fun, **options)
+    checked = checked_options("jit", options)
+
+    @api_boundary
+    def staged(f: Callable[..., Any]) -> Jitted:
+        return Jitted(f, **checked)
+
+    return staged if fun is MISSING else staged(fun)

@@ -13,7 +13,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.body import hoist_memory, inherited, params_of
 from tinyjax.core.composites import raised_body
-from tinyjax.core.dims import largest
+from tinyjax.core.dims import as_sizes, largest
 from tinyjax.core.prune import prune
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
@@ -44,12 +44,13 @@ class ShapeDtypeStruct:
 
     __slots__ = ("dtype", "shape", "sharding", "weak_type")
 
+    @api_boundary
     def __init__(
         self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False
     ) -> None:
         if dtype is None:
             raise ValueError("ShapeDtypeStruct: dtype must be specified.")
-        self.shape = tuple(shape)
+        self.shape: tuple[int, ...] = as_sizes(shape, "shape of ShapeDtypeStruct")
         self.dtype = dtype if dtypes.is_key(dtype) else dtypes.as_dtype(dtype)
         self.sharding, self.weak_type = sharding, weak_type
 

@@ -26,7 +26,7 @@ from tinyjax.core.config import config
 from tinyjax.core.sites import Table
 from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
-from tinyjax.core.uop import UOp, const, nodes_created
+from tinyjax.core.uop import UOp, const, dead, forget_dead, nodes_created
 from tinyjax.engine.array import Array, refuse_escaped
 from tinyjax.engine.effects import next_token
 from tinyjax.engine.refs import (
@@ -244,7 +244,11 @@ def ambient_key() -> Hashable:
 
 
 class TraceCache:
-    """Traces by function and key; entries of a function die with it."""
+    """Traces by function and key; entries of a function die with it.
+
+    A bound method is a new object at every access, so its traces are those of one `jit` of it: what
+    the object holds may have changed by the next access.
+    """
 
     def __init__(self) -> None:
         self._weak: weakref.WeakKeyDictionary[Any, dict[Hashable, Traced]] = (
@@ -253,18 +257,12 @@ class TraceCache:
 
     def table(self, fun: Any) -> dict[Hashable, Traced]:
         """The entries of one function."""
+        if dead:  # variables of a function that is gone may keep it, and one equal to it is asked for
+            forget_dead()
         if type(fun) is functools.partial:
             given = partial_key(fun)
             if given is not None:
                 return self.table(fun.func).setdefault(given, {})  # type: ignore[return-value, arg-type]
-        bound_self = getattr(fun, "__self__", None)
-        if bound_self is not None and hasattr(fun, "__func__"):
-            # A bound method is a new object at every access: keep entries with (self, function).
-            try:
-                per_self = self._weak.setdefault(bound_self, {})
-            except TypeError:
-                return {}
-            return per_self.setdefault(("method", fun.__func__), {})  # type: ignore[return-value, arg-type]
         try:
             return self._weak.setdefault(fun, {})
         except TypeError:  # neither hashable nor weakly referable: traced anew

@@ -22,7 +22,16 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core import dtypes, sites
 from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval
-from tinyjax.core.body import fresh_id, fresh_var, open_body, params_of, reclose
+from tinyjax.core.body import (
+    fresh_id,
+    fresh_var,
+    open_body,
+    open_calls,
+    open_vars,
+    params_of,
+    reclose,
+    substitute_params,
+)
 from tinyjax.core.infos import CallbackInfo, CallInfo, DerivedRule, each_backward
 from tinyjax.core.ops import Op
 from tinyjax.core.prune import prune
@@ -79,12 +88,18 @@ def join(node: UOp) -> list[UOp]:
     return values
 
 
-def apply_rule(body: UOp, args: Sequence[UOp], token: UOp | None) -> tuple[list[UOp], UOp | None]:
-    """Outputs of a rule's body. Its effects come after `token`, or join the open chain."""
+def apply_rule(
+    body: UOp, args: Sequence[UOp], token: UOp | None, once: bool = False
+) -> tuple[list[UOp], UOp | None]:
+    """Outputs of a rule's body. Its effects come after `token`, or join the open chain.
+
+    `once`: it has run for this one application, so what has a value keeps it.
+    """
+    opened = substitute_params if once else open_body
     if not has_effects(body):
-        return open_body(body, args), token
+        return opened(body, args), token
     chain = state.chains[-1]
-    values = open_body(body, [*args, chain.take() if token is None else token])
+    values = opened(body, [*args, chain.take() if token is None else token])
     last = values.pop(token_index(body))
     if token is None:
         chain.last = last
@@ -197,9 +212,10 @@ def ruled(body: UOp, avals: Sequence[Aval], on: tuple[bool, ...]) -> UOp:
     """A body with effects whose custom functions, where they depend on parameters flagged, do what
     their rules do: in place of the function its fwd (or its jvp rule) runs when it is differentiated.
 
-    Effects of rules come where the call stands.
+    Effects of rules come where the call stands. Raises: Unkept if they are to see tangents in their
+    place, or if results do.
     """
-    key = ("ruled", on, state.linear == "transposed")
+    key = ("ruled", on, state.linear)
     found = body.derived.get(key)
     if found is None:
         found = body.derived[key] = _ruled(body, avals, on)
@@ -233,6 +249,26 @@ def _ruled(body: UOp, avals: Sequence[Aval], on: tuple[bool, ...]) -> UOp:
     return reclose(inserted(without(outs, place), place, token), params)
 
 
+def settled(body: UOp) -> UOp:
+    """A body whose custom functions are what their rules have made of them (`ruled`), and no more: a
+    later derivative is one of that."""
+    found = body.derived.get("settled")
+    if found is None:
+        new: dict[UOp, UOp] = {}
+        for n in in_order(body.src):
+            operands = tuple(new.get(s, s) for s in n.operands)
+            if n.op is Op.GETTUPLE:
+                new[n] = get(operands[0], n.arg)
+                continue
+            info = n.arg
+            if n.op is Op.CALL and isinstance(info.rule, Ruled):
+                info = replace(info, kind="jit", rule=None)
+            src = (*map(settled, n.bodies), *operands) if n.bodies else operands
+            new[n] = UOp(n.op, src, info) if n.src else n
+        found = body.derived["settled"] = tuple_of([new[o] for o in body.src])
+    return found
+
+
 def ruled_call(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
     """A custom function as its rule, other calls with their bodies done; the token of one that has no
     effects, but whose rule has, is `token`."""
@@ -252,12 +288,18 @@ def ruled_call(n: UOp, flags: tuple[bool, ...], token: UOp) -> UOp:
     if place is None and not has_effects(body):
         return n
     count = len(results(n)) - (place is not None)
+    if not rule.reverse and state.linear is not None:
+        from tinyjax.interpreters.linearize import values_apart  # it stands on this file
+
+        body = values_apart(body, [*avals, *(t.aval for t in dots)], len(args), count)
     if sees_tangents(body, len(args), count):
         raise Unkept
     params = [fresh_var(a) for a in (*avals, TOKEN)]
     values, last = apply_rule(body, [*params[:-1], *dots], params[-1])
     assert last is not None
     known = apart(values[:count], last, [], dots)
+    if known.late is not None and state.linear is None:
+        raise Unkept
     own = reclose([*known.outs, known.last], params)
     return UOp(Op.CALL, (own, *args, token), replace(info, rule=rule))
 
@@ -266,13 +308,6 @@ def sees_tangents(body: UOp, arguments: int, count: int) -> bool:
     """Whether one of the first `count` results of a rule depends on more than its arguments, which are
     the first parameters: on tangents."""
     return reads_more(prune(tuple_of(body.src[:count])), arguments)
-
-
-def values_alone(body: UOp, arguments: int, count: int) -> UOp | None:
-    """The first `count` results of a rule, of the same parameters, without tangents; None if no step
-    of the body computes both them and tangents."""
-    values = tuple_of(body.src[:count])
-    return prune(values) if reads_more(values, arguments) else None
 
 
 def reads_more(body: UOp, arguments: int) -> bool:
@@ -487,7 +522,7 @@ def split_call(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> P
     if info.kind == "checkpoint" and not prints:
         try:
             parts = split(n.src[0], avals)
-            info = replace(info, repeat=repeated(n.src[0], avals))
+            info = replace(info, repeat=repeated(n.src[0], avals, info.policy))
         except Unkept:
             parts = split(n.src[0], avals, mode)
             info = replace(info, kind="jit", policy=None)
@@ -497,7 +532,7 @@ def split_call(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> P
     values = results(node)[len(n.src[0].src) :]
     held = holders(values)
     given = list(again[1:]) if prints else without(again[1:], place)
-    if info.rule is not None:
+    if info.rule is not None and (parts.kept or not prints):
         info = replace(info, rule=QuietRule(info.rule, parts.kept))
     back = UOp(Op.CALL, (parts.replay, *given, *held), info)
     out = token_of(n.src[0].src)
@@ -505,17 +540,46 @@ def split_call(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> P
     return Parts(node, values, held, quiet_results(back, out, mode), parts.once)
 
 
-def repeated(body: UOp, avals: Sequence[Aval]) -> tuple[UOp, int]:
+def repeated(
+    body: UOp, avals: Sequence[Aval], policy: Callable[[UOp], bool] | None
+) -> tuple[UOp, int]:
     """The prints of a body: (parameters but the token, callback results, token) -> token.
 
-    Comes with the number of its parameters, the token not counted.
+    Comes with the number of its parameters, the token not counted. `policy` is that of a checkpoint.
     """
+    body = settled(body if policy is None else without_saved(body, avals, policy))
     parts = split(body, avals, PRINTS)
     params = [fresh_var(a) for a in (*avals, *parts.kept)]
     place = token_of(params)
     token = substitute_params(parts.replay, params)[token_index(parts.replay)]
     rest = without(params, place)
     return reclose([token], [*rest, params[place or 0]]), len(rest)
+
+
+def without_saved(body: UOp, avals: Sequence[Aval], policy: Callable[[UOp], bool]) -> UOp:
+    """A body without the prints that a policy takes for saved: those of values that are not at hand when
+    the others are computed again. Inside of loops and branches, all are kept."""
+    params, outs = open_vars(body, avals)
+    outs = open_calls(outs, lambda inner: inner.kind == "jit" and inner.rule is None)
+    at_hand = set(params)
+    new: dict[UOp, UOp] = {}
+    for n in in_order(outs):
+        if not n.src:
+            continue
+        src = tuple(new.get(s, s) for s in n.src)
+        if n.op is Op.GETTUPLE:
+            new[n] = get(src[0], n.arg)
+            if n.src[0] in at_hand:
+                at_hand.add(n)
+            continue
+        given = [s for s in n.operands if s.aval is not TOKEN and s.op is not Op.CONST]
+        if n.op is Op.CALLBACK and n.arg.kind == "debug" and policy(n):
+            new[n] = n.with_src(src) if at_hand.issuperset(given) else tuple_of([src[-1]])
+            continue
+        new[n] = n.with_src(src)
+        if isinstance(n.aval, TupleAval) or not policy(n):
+            at_hand.add(n)
+    return reclose([new.get(o, o) for o in outs], params)
 
 
 def split_scan(n: UOp, src: Sequence[UOp], again: Sequence[UOp], mode: str) -> Parts:
@@ -726,12 +790,6 @@ def quiet(
             "are not known here.\n  Put jax.jit around the derivative as well."
         )
     return parts.replay
-
-
-def substitute_params(body: UOp, args: Sequence[UOp]) -> list[UOp]:
-    """The outputs over these arguments."""
-    params = [n for n in toposort(body.src) if n.op is Op.PARAM]
-    return substitute(body.src, {p: args[p.arg[0]] for p in params})
 
 
 def without_dead_effects(body: UOp, avals: Sequence[Aval]) -> UOp:

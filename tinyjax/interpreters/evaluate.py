@@ -20,7 +20,8 @@ import numpy as np
 
 from tinyjax.core import dtypes, memory
 from tinyjax.core.avals import Aval
-from tinyjax.core.errors import deleted
+from tinyjax.core.body import substitute_params
+from tinyjax.core.errors import deleted, fill_text
 from tinyjax.core.ops import BODIES, IDENTITIES, MOVEMENT, Op
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.interpreters import convert as conversions
@@ -207,7 +208,7 @@ def check_message(info: Any, values: Sequence[Array]) -> str:
     if info.tree is None:
         return str(info.message)
     given, named = info.tree.unflatten(list(values))
-    return str(info.message).format(*given, **named)
+    return fill_text("check", str(info.message), given, named)
 
 
 def host_call(node: UOp, args: list[Array]) -> list[Array]:
@@ -598,6 +599,13 @@ def _evaluate(
                 continue
             if op in UNKNOWN and leaf is not None:
                 env[node] = leaf(node)
+            elif op is Op.CALL and readers is None and ruled(node):
+                outs = substitute_params(node.src[0], node.operands)
+                missing = [o for o in outs if o not in env]
+                if missing:
+                    stack += missing
+                    continue
+                env[node] = [env[o] for o in outs]
             elif run is not None and op in BODIES and worth_compiling(node):
                 env[node] = run(node, args)
             else:
@@ -621,6 +629,12 @@ def _count_readers(outputs: Sequence[UOp], env: dict[UOp, Any]) -> dict[UOp, int
     for o in outputs:
         readers[o] += 1
     return readers
+
+
+def ruled(node: UOp) -> bool:
+    """Whether what a call computes is what a rule has, that ran for it: a derivative opens the rule, and
+    finds the values of what is inside."""
+    return node.op is Op.CALL and bool(node.free) and getattr(node.arg.rule, "pinned", False)
 
 
 def worth_compiling(node: UOp) -> bool:
@@ -661,6 +675,8 @@ def _owned_output(node: UOp, env: dict[UOp, Any], taken: set[int]) -> Value:
         shared.add(id(_known(source, env)))
     if source.op in BODIES:
         shared.update(id(_known(s, env)) for s in source.operands)
+    if ruled(source):
+        shared.update(id(_known(o, env)) for o in substitute_params(source.src[0], source.operands))
 
     def own(array: Array) -> Array:
         array = memory.copy_of(array) if id(array) in shared else owned(array)

@@ -552,16 +552,23 @@ def all_reduce_rule(y: UOp, dx: UOp) -> UOp:
 JVP[Op.ALL_REDUCE] = all_reduce_rule
 
 
-def jvp(outputs: Sequence[UOp], tangents: Mapping[UOp, UOp]) -> tuple[list[UOp], list[Tangent]]:
+def jvp(
+    outputs: Sequence[UOp],
+    tangents: Mapping[UOp, UOp],
+    memo: tuple[dict[UOp, UOp], dict[UOp, Any]] | None = None,
+) -> tuple[list[UOp], list[Tangent]]:
     """Outputs and their tangents, given the tangents of some variables.
 
     Outputs come back because calls with active arguments are replaced by their augmented form.
-    Cost: one walk over the nodes that mention the variables.
+    Cost: one walk over the nodes that mention the variables, but for those in `memo`: what earlier
+    calls with the same tangents made of nodes, and their tangents.
     """
-    new: dict[UOp, UOp] = {}
-    dot: dict[UOp, Any] = dict(tangents)
+    new: dict[UOp, UOp]
+    dot: dict[UOp, Any]
+    new, dot = ({}, {}) if memo is None else memo
+    dot |= tangents
     wanted = depends_on(outputs, [v.arg for v in tangents])
-    order = toposort(outputs, keep=wanted)
+    order = toposort(outputs, keep=lambda n: n not in new and wanted(n))
     for node in order:
         if node.op is Op.VAR:
             continue

@@ -31,6 +31,7 @@ from tinyjax.core.body import (
 from tinyjax.core.composites import KIND
 from tinyjax.core.infos import CallInfo, CustomLinInfo, ScanInfo
 from tinyjax.core.ops import Op
+from tinyjax.core.prune import prune
 from tinyjax.core.uop import (
     UOp,
     depends_on,
@@ -51,19 +52,19 @@ from tinyjax.interpreters.effects import (
     Unkept,
     apart,
     apply_rule,
-    has_effects,
     inserted,
     join,
     jvp_in_chain,
     of_repeat,
     quiet,
+    reads_more,
     refuse_derivative,
     repeated,
     ruled,
     sees_tangents,
+    settled,
     split,
     token_index,
-    values_alone,
     without,
 )
 from tinyjax.interpreters.host_rules import host_call_jvp
@@ -453,16 +454,21 @@ def repeated_prints(info: CallInfo, args: Sequence[UOp], tangents: Sequence[UOp]
 
 def checkpoint_with_effects_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
     """Effects happen in a call of their own; what is recomputed has none, except that transposing it
-    repeats the prints."""
+    repeats the prints. In forward mode nothing is recomputed: one call does all."""
     info, body, args = node.arg, node.src[0], node.src[1:]
     avals, place, out = [a.aval for a in args], token_of(args), token_index(body)
+    if state.linear is None:
+        made = scan_parts(body, avals, tuple(t is not None for t in dsrc[1:]))
+        bodies, operands, parts_of = joint(node, dsrc[1:], [made], [len(args)], [len(body.src)])
+        both = replace(info, name=f"jvp({info.name})")
+        return parts_of(UOp(Op.CALL, (*bodies, *operands), both))
     once = replace(info, kind="jit", policy=None)
     try:
         body = ruled(body, avals, tuple(t is not None for t in dsrc[1:]))
-        parts, repeat = split(body, avals), repeated(body, avals)
+        parts, repeat = split(body, avals), repeated(body, avals, info.policy)
     except Unkept:
         return call_jvp(UOp(Op.CALL, (body, *args), once), dsrc)
-    happened = UOp(Op.CALL, (parts.record, *args), once)
+    happened = UOp(Op.CALL, (settled(parts.record), *args), once)
     outs, kept = results(happened)[: len(body.src)], results(happened)[len(body.src) :]
     plain = UOp(Op.CALL, (parts.replay, *without(args, place), *kept), replace(info, repeat=repeat))
     _, touts = call_jvp(plain, [None, *without(dsrc[1:], place), *[None] * len(kept)])
@@ -507,25 +513,20 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
     zero = tuple(tangents[i] is None for i in inexact_args)
     number = len(kinds_out)
     inexact_out = [dtypes.is_inexact(o.dtype) for o in kinds_out]
+    once = getattr(rule, "pinned", False)
     if not uses_vjp(rule):
         body, out_zero = rule.jvp_body(avals, zero)
-        if state.linear is not None and sees_tangents(body, len(args), number):
-            raise ValueError(
-                "Linearization failed to produce known values for all output primals: the values that the "
-                f"jvp rule of {info.name} returns depend on tangents.\n"
-                "  Let only the second of the two things that it returns depend on them, or use jax.jvp."
-            )
-        values, token = apply_rule(body, [*args, *given], token)
+        if state.linear is not None:  # tangents are not known yet
+            body = values_apart(body, [*avals, *(t.aval for t in given)], len(args), number)
+            refuse_tangents(body, len(args), number, info.name)
+        values, token = apply_rule(body, [*args, *given], token, once)
         rest, zeros = iter(values[number:]), iter(out_zero)
-        if state.linear is not None and not has_effects(body):
-            known = values_alone(body, len(args), number)  # tangents are not known yet
-            values = values if known is None else open_body(known, [*args, *given])
         for on in inexact_out:
             outs.append(next(rest) if on and not next(zeros) else None)
         primal = tuple_of(inserted(values[:number], out_place, token))
         return primal, inserted(outs, out_place, None)
     forward, backward = rule.vjp_bodies(avals, zero)
-    values, token = apply_rule(forward, args, token)
+    values, token = apply_rule(forward, args, token, once)
     held = values[number:]
     kinds = tuple(tangent_aval(o) for o, on in zip(kinds_out, inexact_out, strict=True) if on)
     refs = getattr(rule, "refs", ())
@@ -536,6 +537,54 @@ def custom_jvp_call(node: UOp, tangents: Sequence[Tangent]) -> Result:
     outs = [None if i in cut else t for i, t in enumerate(outs)]
     primal = tuple_of(inserted(values[:number], out_place, token))
     return primal, inserted(outs, out_place, None)
+
+
+def values_apart(body: UOp, avals: Sequence[Aval], arguments: int, count: int) -> UOp:
+    """The body of a jvp rule whose first `count` results, the values, come of other steps than the
+    tangents, which are linear in those given (the parameters behind the first `arguments`). The body
+    as it is where that cannot be had.
+
+    A step that computes both, such as a loop over both, is the same linear function as its own
+    derivative in the tangents, which is computed from residuals.
+    """
+    if not reads_more(tuple_of(body.src[:count]), arguments):
+        return body
+    key = ("values apart", arguments, count, state.linear)
+    found: UOp | None = body.derived.get(key)
+    if found is None:
+        found = body.derived[key] = _values_apart(body, avals, arguments, count)
+    return found
+
+
+def _values_apart(body: UOp, avals: Sequence[Aval], arguments: int, count: int) -> UOp:
+    place = token_of(body.src)
+    params, outs = open_vars(body, [*avals, TOKEN])
+    dots, token = params[arguments:-1], params[-1:] if place is not None else []
+    sees = depends_on([], [d.arg for d in dots])
+    if place is not None:  # effects that see tangents leave a call that computes values
+        outs = open_calls(outs, lambda inner: inner.kind == "jit" and inner.rule is None)
+        if not any(map(sees, outs[:count])):
+            return reclose(outs, [*params[:-1], *token])
+    moving = [fresh_var(d.aval) for d in dots]
+    values, touts, grows = jvp_of_body(params, outs, dict(zip(dots, moving, strict=True)))
+    linear = [
+        v if i < count or i == place else instantiate(t, v)
+        for i, (v, t) in enumerate(zip(values, touts, strict=True))
+    ]
+    linear = list(prune(tuple_of(linear)).src)
+    if grows or any(map(sees, linear)):
+        return body
+    return reclose(linear, [*params[:arguments], *moving, *token])
+
+
+def refuse_tangents(body: UOp, arguments: int, count: int, name: str) -> None:
+    """Raise ValueError for a jvp rule in reverse mode if its values see tangents, which come later."""
+    if sees_tangents(body, arguments, count):
+        raise ValueError(
+            "Linearization failed to produce known values for all output primals: the values that the "
+            f"jvp rule of {name} returns depend on tangents.\n"
+            "  Let only the second of the two things that it returns depend on them, or use jax.jvp."
+        )
 
 
 def custom_lin_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
@@ -878,9 +927,13 @@ def zero_tangents(outs: Sequence[UOp], touts: Sequence[Tangent]) -> tuple[bool, 
     return tuple(t is None for o, t in zip(outs, touts, strict=True) if dtypes.is_inexact(o.dtype))
 
 
-def taken_ahead(node: UOp, flags: Sequence[bool]) -> Advanced | None:
-    """Take a call, scan or branch with effects, of variables, apart for reverse mode with respect to
-    the operands flagged. None if that needs what its callbacks return, and for while loops."""
+def taken_ahead(node: UOp, flags: Sequence[bool], what: str | None) -> Advanced | None:
+    """Take a call, scan or branch with effects, of variables, apart with respect to the operands flagged;
+    `what` happens to the linear part (`trace.linear_apart`).
+
+    None if that needs what its callbacks return, if effects come with the linear part, and for while
+    loops.
+    """
     place, out = token_of(node.operands), token_of(results(node))
     if not any(flags) or node.op is Op.WHILE:
         return None
@@ -890,10 +943,12 @@ def taken_ahead(node: UOp, flags: Sequence[bool]) -> Advanced | None:
         fresh_var(tangent_aval(s.aval)) if on and dtypes.is_inexact(s.dtype) else None
         for s, on in zip(node.operands, flags, strict=True)
     ]
-    with linear_apart("transposed"), open_chain():
+    with linear_apart(what), open_chain() as chain:
         primal, touts = BODY_JVP[node.op](node, [*[None] * len(node.bodies), *dots])
     outs, token = without(results(primal), out), results(primal)[out or 0]
     touts = without(touts, out)
+    if chain.last is not None or depends_on([token], [d.arg for d in dots if d is not None])(token):
+        return None
     roots = [t for t in touts if t is not None]
     given, dots = without(node.operands, place), without(dots, place)
     frontier = known_frontier(roots, [d for d in dots if d is not None])
@@ -909,6 +964,58 @@ def taken_ahead(node: UOp, flags: Sequence[bool]) -> Advanced | None:
     plain = quiet(reclose(results(node), params), [p.aval for p in given])
     rule = AheadRule(tuple(dots[i] is not None for i in inexact), made, plain)
     return Advanced(known, forward, reclose(values[: len(outs)], given), rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """A node with effects and its derivative along known tangents, in one step.
+
+    Closed bodies: `known` of the operands but for the token, the tangents and the token gives outputs,
+    tangents that are not zero, and a token; `forward` the same without effects; `quiet` the outputs of
+    the operands alone. `rule` is what derives the latter, with the results of `forward`.
+    """
+
+    known: UOp
+    forward: UOp
+    quiet: UOp
+    rule: AheadRule
+
+
+def taken_along(node: UOp, flags: Sequence[bool]) -> Along | None:
+    """A call, loop or branch with effects, of variables, with its derivative along tangents of the
+    operands flagged. None if it needs what its callbacks return.
+
+    Raises: Unkept if its results depend on tangents.
+    """
+    place, out = token_of(node.operands), token_of(results(node))
+    assert place is not None and out is not None
+    dots = [
+        fresh_var(tangent_aval(s.aval)) if on and dtypes.is_inexact(s.dtype) else None
+        for s, on in zip(node.operands, flags, strict=True)
+    ]
+    with linear_apart(None), open_chain():
+        primal, touts = BODY_JVP[node.op](node, [*[None] * len(node.bodies), *dots])
+    outs, touts = results(primal), without(touts, out)
+    given, token = without(node.operands, place), node.operands[place]
+    seeds = [d for d in dots if d is not None]
+    live = [t for t in touts if t is not None]
+    avals = [n.aval for n in (*given, *seeds)]
+    known = reclose([*without(outs, out), *live, outs[out]], [*given, *seeds, token])
+    plain = reclose(results(node), [*given, token])
+    if split(known, [*avals, TOKEN]).kept or split(plain, [*avals[: len(given)], TOKEN]).kept:
+        return None
+    forward, plain = quiet(known, avals), quiet(plain, avals[: len(given)])
+    if sees_tangents(forward, len(given), len(outs) - 1):
+        raise Unkept
+    values = results(UOp(Op.CALL, (forward, *given, *seeds), CallInfo("jit", "forward")))
+    count = len(outs) - 1
+    inexact = [i for i, p in enumerate(given) if dtypes.is_inexact(p.dtype)]
+    mine = without(dots, place)
+    every = [mine[i] or fresh_var(tangent_aval(given[i].aval)) for i in inexact]
+    derived = reclose(values, [*given, *every]), zero_tangents(without(outs, out), touts)
+    rule = AheadRule(tuple(mine[i] is not None for i in inexact), derived, plain)
+    alone = reclose(open_body(plain, given)[:count], given)
+    return Along(known, forward, alone, rule)
 
 
 # --- the outside world -----------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from tinyjax.core.body import inherited
 from tinyjax.core.config import config
 from tinyjax.core.ops import Op
 from tinyjax.core.source import current_source, function_location
-from tinyjax.core.uop import UOp, Var, active, toposort
+from tinyjax.core.uop import UOp, Var, active, dead, forget_dead, toposort
 from tinyjax.interpreters.evaluate import evaluate
 
 
@@ -36,16 +36,17 @@ class Chain:
     """The effects noted in one open function or body: from token `start` to token `last`.
 
     Both are None while there are none. `deferred`: also effects whose values are known are noted
-    (the backward rule of a custom function that runs early). `cells` are the mutable arrays that
+    (the backward rule of a custom function that runs early). `late`: what is noted here sees tangents
+    that come when all is over, so others do not wait for it. `cells` are the mutable arrays that
     backward rules in a body touch.
     """
 
-    __slots__ = ("cells", "deferred", "last", "start", "trace")
+    __slots__ = ("cells", "deferred", "last", "late", "start", "trace")
 
     def __init__(self, trace: Trace | None = None, deferred: bool = False) -> None:
         self.start: UOp | None = None
         self.last: UOp | None = None
-        self.trace, self.deferred = trace, deferred
+        self.trace, self.deferred, self.late = trace, deferred, False
         self.cells: dict[Any, Cell] = {}
 
     def take(self) -> UOp:
@@ -53,6 +54,11 @@ class Chain:
         if self.last is None:
             self.start = self.last = UOp(Op.VAR, (), Var(TOKEN, self.trace))
         return self.last
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are effects that others must follow."""
+        return self.last is not None and not self.late
 
     @property
     def starts(self) -> list[UOp]:
@@ -80,10 +86,15 @@ class Trace:
 
     `at_end` is called when the trace ends: caches drop what mentions its variables. `cells` are
     the mutable arrays from outside that a staged function touches, `touched` those that another one
-    wrote values to that mention its variables.
+    wrote values to that mention its variables. `stands_for`: what those of its variables are that are
+    bound to something without derivatives; `seeds`: the tangents of the others, if known, and `made`:
+    what was derived with these (interpreters/midway.py).
     """
 
-    __slots__ = ("at_end", "cells", "chain", "fun", "kind", "open", "staging", "touched")
+    __slots__ = (
+        "at_end", "cells", "chain", "fun", "kind", "made", "open", "seeds", "staging", "stands_for",
+        "touched",
+    )  # fmt: skip
 
     def __init__(self, kind: str, fun: Any, staging: bool, deferred: bool = False) -> None:
         self.kind, self.fun, self.staging, self.open = kind, fun, staging, True
@@ -91,6 +102,9 @@ class Trace:
         self.at_end: list[Callable[[], None]] = []
         self.cells: dict[Any, Cell] = {}
         self.touched: list[Cell] = []
+        self.stands_for: dict[UOp, UOp] = {}
+        self.seeds: dict[UOp, UOp] = {}
+        self.made: tuple[dict[UOp, UOp], dict[UOp, Any]] = {}, {}
 
     def variable(
         self,
@@ -139,12 +153,16 @@ def open_trace(kind: str, fun: Any, staging: bool, deferred: bool = False) -> It
         yield trace
     finally:
         trace.open = False
+        trace.seeds, trace.stands_for, trace.made = {}, {}, ({}, {})
         s.traces.pop()
         s.chains.pop()
         s.staging -= staging
         for drop in trace.at_end:
             drop()
+        trace.chain.trace = None  # no cycle: what the function holds goes with the last variable
         if not s.traces:
+            if dead:
+                forget_dead()
             s.forced.clear()
             sites.stop(keep=staging)
 
@@ -222,6 +240,10 @@ def value_of(node: UOp) -> np.ndarray:
 def values_of(nodes: Sequence[UOp]) -> list[np.ndarray]:
     """Values of several nodes at once; shared parts are computed once."""
     memo = state.forced if state.traces else {}
+    if any(t.seeds for t in state.traces):
+        from tinyjax.interpreters.midway import under_rules  # it needs derivatives, which need this
+
+        nodes = under_rules(nodes, memo)
     out: list[np.ndarray] = evaluate(nodes, memo, bound_value, run=execute.run)
     if config.jax_debug_nans or config.jax_debug_infs:
         check_values(nodes, out)

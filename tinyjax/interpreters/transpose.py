@@ -780,6 +780,11 @@ TRANSPOSE: dict[Op, TransposeRule] = {
 """One rule per linear op. Ops that are linear in no operand are absent and never visited."""
 
 
+def of_tangents_only(node: UOp, linear: Linear) -> bool:
+    """Whether this is a product of two tangents, or divides by one."""
+    return all(linear[:2]) if node.op in (Op.MUL, Op.DOT) else node.op is Op.DIV and linear[1]
+
+
 def transpose(
     outputs: Sequence[UOp], cotangents: Sequence[Cotangent], variables: Sequence[UOp]
 ) -> list[Cotangent]:
@@ -814,7 +819,7 @@ def transpose(
             parts = ct
         else:
             rule = TRANSPOSE.get(node.op)
-            if rule is None:
+            if rule is None or of_tangents_only(node, linear):
                 raise NotLinearError(
                     "Transpose rule (for reverse-mode differentiation) for "
                     f"'{node.op.name.lower()}' not implemented: it is not linear, and here it is "

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tinyjax.core.config import config
+from tinyjax.core.dims import as_int
 from tinyjax.core.source import api_boundary
+from tinyjax.core.tree import tree_unflatten
+from tinyjax.engine.array import Array
 from tinyjax.engine.checkpoint import checkpoint
-from tinyjax.lax.control_flow import cond, scan
+from tinyjax.engine.derivatives import lift_leaves
+from tinyjax.lax.control_flow import cond, scan, stage_while, tree_paths
 
 
 @api_boundary
@@ -26,17 +31,28 @@ def bounded_while(
     log(max_steps) high; a node of it keeps its input alone and recomputes what is below. What lies
     behind the end of the loop is skipped.
 
-    Raises: ValueError for a negative bound or a base below 2; TypeError as `while_loop`.
-    Cost: a derivative evaluates `body_fun` once per level more, and keeps base * levels values,
-    levels = log(max_steps) / log(base), where one scan of max_steps steps would keep max_steps.
+    Raises: ValueError for a negative bound or a base below 2, TypeError for one that is no integer;
+    TypeError as `while_loop`.
+    Cost: condition and body are staged once more, to check them. A derivative evaluates `body_fun`
+    once per level more, and keeps base * levels values, levels = log(max_steps) / log(base), where
+    one scan of max_steps steps would keep max_steps.
     Source: Griewank, "Achieving logarithmic growth of temporal and spatial complexity" (1992); as a
     tree of scans with early exit: Kidger, "On Neural Differential Equations" (2021).
     """
-    steps = int(max_steps)
+    if not (callable(body_fun) and callable(cond_fun)):
+        raise TypeError("lax.bounded_while: body_fun and cond_fun arguments should be callable.")
+    steps = as_int(max_steps, "max_steps of bounded_while")
+    base = as_int(base, "base of bounded_while")
     if steps < 0:
         raise ValueError(f"max_steps of bounded_while must not be negative, got {max_steps}")
     if base < 2:
         raise ValueError(f"base of bounded_while must be at least 2, got {base}")
+    if not config.jax_disable_jit:
+        nodes, carry = lift_leaves(
+            init_val, lambda: tree_paths("init_val", init_val), "init_val of bounded_while"
+        )
+        nodes = stage_while("bounded_while", cond_fun, body_fun, nodes, carry)[2]
+        init_val = tree_unflatten(carry, [Array(n) for n in nodes])
 
     def guarded(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`run`, if the loop is not at its end."""

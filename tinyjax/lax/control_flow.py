@@ -33,7 +33,7 @@ from tinyjax.engine.effects import next_token, perform
 from tinyjax.engine.jit import jit
 from tinyjax.engine.refs import Ref, RefArgument, assign, current, opened, through
 from tinyjax.engine.tracing import Traced, argument_paths, name_of, stage_cached
-from tinyjax.engine.values import finish_all, lift
+from tinyjax.engine.values import finish, finish_all, lift
 from tinyjax.engine.vectorize import vmap
 from tinyjax.interpreters.trace import state, unbound
 
@@ -353,31 +353,7 @@ def while_loop(
             return value
         except ConcretizationTypeError:  # under vmap there is one answer per example
             pass
-    example = tree_unflatten(tree, range(len(nodes)))
-    while True:
-        avals = [n.aval for n in nodes]
-        cond = staged(cond_fun, (example,), "while_loop cond", avals)
-        body = staged(body_fun, (example,), "while_loop", avals)
-        if body.out_tree != tree:
-            raise carry_error("while_loop body", tree, body.out_tree, [], [])
-        promoted = promote_carry(nodes, body.out_avals)
-        if promoted is None:
-            break
-        nodes = promoted
-    a_in = [n.aval for n in nodes]
-    if any(
-        i.shape != o.shape or i.dtype != o.dtype for i, o in zip(a_in, body.out_avals, strict=True)
-    ):
-        raise carry_error("while_loop body", tree, body.out_tree, a_in, body.out_avals)
-    out = cond.out_avals
-    if len(out) != 1 or cond.out_tree.num_nodes != 1 or out[0].shape or out[0].dtype != np.bool_:
-        got = ", ".join(a.str_short() for a in out)
-        raise TypeError(
-            f"cond_fun must return a boolean scalar, but got output type(s) [{got}].\n"
-            f"{line_of_user()}  Compare ({function_location(cond_fun)} may return a number), or "
-            "reduce "
-            "with .all() or .any()."
-        )
+    cond, body, nodes = stage_while("while_loop", cond_fun, body_fun, nodes, tree)
     if cond.state:
         return while_with_effects(
             cond_fun, body_fun, tree_unflatten(tree, [Array(n) for n in nodes])
@@ -387,7 +363,50 @@ def while_loop(
     info = WhileInfo(len(cond.captured), len(consts))
     bodies = (consts_first(cond, count), consts_first(body, count))
     node = UOp(Op.WHILE, (*bodies, *cond.captured, *consts, *nodes, *token), info)
-    return tree_unflatten(tree, body.deliver(perform(node)) if body.body.src else [])
+    found = body.deliver(perform(node)) if body.body.src else []
+    for i, (out, given) in enumerate(zip(body.body.src, nodes)):
+        if out.op is Op.PARAM and out.arg[0] == i:  # not the loop's: it has a derivative
+            found[i] = finish(given)
+    return tree_unflatten(tree, found)
+
+
+def stage_while(
+    name: str,
+    cond_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], Any],
+    nodes: list[UOp],
+    tree: PyTreeDef,
+) -> tuple[Traced, Traced, list[UOp]]:
+    """Stage condition and body; weak initial values are promoted until the carry keeps its dtypes.
+
+    Raises: TypeError if the carry changes type or if the condition is not one bool.
+    """
+    example = tree_unflatten(tree, range(len(nodes)))
+    while True:
+        avals = [n.aval for n in nodes]
+        cond = staged(cond_fun, (example,), f"{name} cond", avals)
+        body = staged(body_fun, (example,), name, avals)
+        if body.out_tree != tree:
+            raise carry_error(f"{name} body", tree, body.out_tree, [], [])
+        promoted = promote_carry(nodes, body.out_avals)
+        if promoted is None:
+            break
+        nodes = promoted
+    a_in = [n.aval for n in nodes]
+    if any(
+        i.shape != o.shape or i.dtype != o.dtype for i, o in zip(a_in, body.out_avals, strict=True)
+    ):
+        raise carry_error(f"{name} body", tree, body.out_tree, a_in, body.out_avals)
+    out = cond.out_avals
+    if len(out) != 1 or cond.out_tree.num_nodes != 1 or out[0].shape or out[0].dtype != np.bool_:
+        got = ", ".join(a.str_short() for a in out)
+        raise TypeError(
+            f"cond_fun must return a boolean scalar, but got output type(s) [{got}].\n"
+            f"{line_of_user()}  Compare ({function_location(cond_fun)} may return a number), or "
+            "reduce "
+            "with .all() or .any()."
+        )
+    return cond, body, nodes
 
 
 def while_with_effects(

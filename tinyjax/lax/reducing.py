@@ -12,9 +12,10 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
 from tinyjax.core.dimension_numbers import FftType
 from tinyjax.core.dims import as_size, as_sizes, is_symbolic, largest
-from tinyjax.core.errors import DtypeError, ShapeError
+from tinyjax.core.errors import DtypeError, ShapeError, make_error
 from tinyjax.core.ops import Op
 from tinyjax.core.shapes import canonical_axis
+from tinyjax.core.source import function_location
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp
@@ -315,7 +316,24 @@ def associative_scan(
 
     def combine(x: list[UOp], y: list[UOp]) -> list[UOp]:
         out = fn(tree_unflatten(tree, finish_all(x)), tree_unflatten(tree, finish_all(y)))
-        return [lift(v) for v in tree_flatten(out)[0]]
+        found, out_tree = tree_flatten(out)
+        if len(found) != len(x):
+            raise ValueError(
+                f"fn of associative_scan ({function_location(fn)}) must return a tree like that of "
+                f"each argument, {tree}, got {out_tree}."
+            )
+        results = [lift(v) for v in found]
+        for given, result in zip(x, results, strict=True):
+            if given.shape != result.shape:
+                raise make_error(
+                    ShapeError,
+                    f"fn of associative_scan ({function_location(fn)}) got two arrays of shape "
+                    f"{given.shape} and returned one of shape {result.shape}",
+                    rule="it combines many elements at once, along the scanned axis, so shapes must "
+                    "be equal",
+                    fix="Write fn elementwise along that axis, for example with jax.vmap.",
+                )
+        return results
 
     def run(xs: list[UOp]) -> list[UOp]:
         n = xs[0].shape[a]

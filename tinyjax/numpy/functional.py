@@ -13,6 +13,7 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core.errors import ConcretizationTypeError
 from tinyjax.core.shapes import broadcast_shapes
+from tinyjax.core.source import api_boundary
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import asarray, finish
 from tinyjax.engine.vectorize import vmap
@@ -106,7 +107,7 @@ def vectorize(
         checked_call = call if outs is None else with_output_check(call, outs, sizes)
         return mapped_call(checked_call, mapped, leads, lead)
 
-    return wrapped
+    return api_boundary(wrapped)
 
 
 def with_output_check(

@@ -42,7 +42,7 @@ from tinyjax.core.source import api_boundary
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
 from tinyjax.engine.values import finish, is_array_like, lift
-from tinyjax.interpreters.trace import values_of
+from tinyjax.interpreters.trace import state, values_of
 from tinyjax.lax.control_flow import while_loop
 from tinyjax.numpy.creation import array as array_of
 from tinyjax.numpy.promotion import ArrayLike, checked
@@ -267,7 +267,11 @@ def axis_entry(item: Any, x: UOp, axis: int, place: int, default_mode: bool, wra
         position = item if is_symbolic(item) else int(item)
         try:
             inside = -size <= position < size
-        except InconclusiveDimensionOperation:  # as in JAX, it is looked at when the program runs
+            checkified = any(t.kind == "checkify" for t in state.traces)
+            later = default_mode and not inside and checkified
+        except InconclusiveDimensionOperation:
+            later = True
+        if later:  # as in JAX, it is looked at when the program runs
             at = finish(b.scalar(position, index_dtype((size,))))
             return Picked(axis, counted_from_front(at, size, wrap))
         if default_mode and not inside:

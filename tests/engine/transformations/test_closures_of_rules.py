@@ -314,3 +314,26 @@ def test_any_object_may_be_closed_over():
         f = jax.custom_jvp(jnp_sin)
         f.defjvp(lambda p, t, held=held: (jnp_sin(p[0]), jax.numpy.cos(p[0]) * t[0]))
         np.testing.assert_allclose(jax.jit(jax.grad(f))(0.5), np.cos(0.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("stage", ["scan", "jit", "alone"])
+def test_a_rule_is_not_dropped_where_its_function_is_called_by_another_rule(stage):
+    """JAX refuses too, but in a scan it differentiates the function in place of asking the rule."""
+
+    def case(J):
+        def of(w):
+            f = jvp_and_function(J, w)
+            g = J.custom_jvp(lambda x: f(x) * x)
+            g.defjvp(lambda p, t: (f(p[0]) * p[0], f(p[0]) * t[0] * w))
+            around = AROUND[stage]
+            return J.grad(around(J, g))(0.7 * w)
+
+        return J.grad(of)(np.float32(0.9))
+
+    with pytest.raises(CustomVJPException, match="closed-over value"):
+        case(jax)
+    if stage == "scan":
+        case(oracle)
+    else:
+        with pytest.raises(Exception):  # noqa: B017  JAX's own depends on the nesting
+            case(oracle)
