@@ -306,7 +306,8 @@ def test_jit_of_one_function_twice_shares_its_traces():
     assert len(traces) == 1
 
 
-def test_bound_methods_share_a_trace_per_object():
+def test_a_jitted_bound_method_is_traced_once_and_another_one_anew():
+    """By then the object may hold something else."""
     traces = []
 
     class Model:
@@ -317,10 +318,13 @@ def test_bound_methods_share_a_trace_per_object():
             traces.append(1)
             return x * self.w
 
-    a, b = Model(2.0), Model(3.0)
-    for _ in range(2):
-        assert float(jit(a.apply)(1.0)) == 2.0
-        assert float(jit(b.apply)(1.0)) == 3.0
+    a = Model(2.0)
+    f = jit(a.apply)
+    assert [float(f(1.0)) for _ in range(3)] == [2.0] * 3
+    assert len(traces) == 1
+    del f
+    a.w = 3.0
+    assert float(jit(a.apply)(1.0)) == 3.0
     assert len(traces) == 2
 
 

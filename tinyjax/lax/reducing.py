@@ -295,6 +295,8 @@ def associative_scan(
     """All prefixes under an associative function of trees; log2(n) levels of halving.
 
     A symbolic axis cannot be halved: it takes log2 of its largest size steps over all elements.
+    Raises: ShapeError if `fn` returns arrays of other shapes than it gets, ValueError for another
+    number of arrays.
     Sources: Blelloch, "Prefix sums and their applications" (1990); Hillis and Steele, "Data parallel
     algorithms" (1986).
     """
