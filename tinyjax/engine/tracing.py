@@ -257,7 +257,9 @@ class TraceCache:
 
     def table(self, fun: Any) -> dict[Hashable, Traced]:
         """The entries of one function."""
-        if dead:  # variables of a function that is gone may keep it, and one equal to it is asked for
+        if (
+            dead
+        ):  # variables of a function that is gone may keep it, and one equal to it is asked for
             forget_dead()
         if type(fun) is functools.partial:
             given = partial_key(fun)
