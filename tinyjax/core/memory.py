@@ -3,7 +3,7 @@
 That is a cache line, and what some consumers of DLPack (XLA is one) ask for to take memory without a
 copy. NumPy aligns to 16 bytes, so rows of the evaluator ask `empty` for the memory of their results
 and `aligned` copies what came from elsewhere. The memory itself is the runtime's
-(`runtime/buffers.py`), which installs itself here.
+(`runtime/buffers.py`), which `engine/compiled.py` installs here.
 """
 
 from __future__ import annotations

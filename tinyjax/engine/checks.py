@@ -216,7 +216,8 @@ def checkify(
     unions `float_checks`, `automatic_checks`, `all_checks`. Arguments that are no arrays of the library
     (Python numbers, NumPy's arrays, texts) reach `f` as they are: what Python or NumPy computes of them
     is not checked.
-    Cost: traced once per signature if all arguments are arrays, else at each call; a few scalar operations per check; automatic checks read each result once more.
+    Cost: traced once per signature if all arguments are arrays, else at each call; a few scalar
+    operations per check; automatic checks read each result once more.
     Example: `err, y = checkify(f)(x); err.throw()`.
     """
     kinds = frozenset(KINDS[e] for e in errors)

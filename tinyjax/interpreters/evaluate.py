@@ -599,7 +599,7 @@ def _evaluate(
                 continue
             if op in UNKNOWN and leaf is not None:
                 env[node] = leaf(node)
-            elif op is Op.CALL and readers is None and ruled(node):
+            elif op is Op.CALL and readers is None and ran_as_rule(node):
                 outs = substitute_params(node.src[0], node.operands)
                 missing = [o for o in outs if o not in env]
                 if missing:
@@ -631,7 +631,7 @@ def _count_readers(outputs: Sequence[UOp], env: dict[UOp, Any]) -> dict[UOp, int
     return readers
 
 
-def ruled(node: UOp) -> bool:
+def ran_as_rule(node: UOp) -> bool:
     """Whether what a call computes is what a rule has, that ran for it: a derivative opens the rule, and
     finds the values of what is inside."""
     return node.op is Op.CALL and bool(node.free) and getattr(node.arg.rule, "pinned", False)
@@ -675,7 +675,7 @@ def _owned_output(node: UOp, env: dict[UOp, Any], taken: set[int]) -> Value:
         shared.add(id(_known(source, env)))
     if source.op in BODIES:
         shared.update(id(_known(s, env)) for s in source.operands)
-    if ruled(source):
+    if ran_as_rule(source):
         shared.update(id(_known(o, env)) for o in substitute_params(source.src[0], source.operands))
 
     def own(array: Array) -> Array:
