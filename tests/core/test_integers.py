@@ -23,7 +23,8 @@ from tinyjax.core.avals import aval
 from tinyjax.core.intervals import INT64, INT64_SPAN
 from tinyjax.core.kernel_text import expression
 from tinyjax.core.ops import Op
-from tinyjax.core.uop import UOp, const, const_value, forget_dead, nodes_created, param, toposort
+from tinyjax.core.uop import UOp, const, const_value, nodes_created, param, toposort
+from tinyjax.core.weak import forget_dead
 
 I32 = np.dtype(np.int32)
 ROOT = Path(__file__).parents[2]

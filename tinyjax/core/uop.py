@@ -10,7 +10,6 @@ Reference: Filliâtre and Conchon, "Type-safe modular hash-consing" (2006).
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -19,8 +18,8 @@ import numpy as np
 from tinyjax.core import sites
 from tinyjax.core.avals import TOKEN, Aval, TupleAval, aval
 from tinyjax.core.dtypes import is_inexact
-from tinyjax.core.locks import shared_lock
 from tinyjax.core.ops import BODIES, STEPS, Op, num_bodies
+from tinyjax.core.weak import Entry, dead, forget_dead, lock, note_death
 
 
 class Var:
@@ -65,45 +64,8 @@ Free = frozenset[Var]
 NO_VARS: Free = frozenset()
 
 
-class _Ref(weakref.ref["UOp"]):
-    """Weak reference that knows its key in the intern table."""
-
-    __slots__ = ("key",)
-    key: tuple[Op, tuple[UOp, ...], Hashable]
-
-
-_table: dict[tuple[Op, tuple[Any, ...], Hashable], _Ref] = {}
-_lock = shared_lock()
+_table: dict[tuple[Op, tuple[Any, ...], Hashable], Entry] = {}
 _counts = [0]  # nodes made, for tests that bound the growth of graphs
-dead: list[_Ref] = []
-"""References to nodes that are gone, whose entries keep their sources alive: see `forget_dead`.
-
-That a node goes must run no Python code of ours: it may happen at any point of any thread, even while
-the table is being changed, and an interrupt that came then would be lost.
-"""
-_note_death = dead.append
-_forgetting = [False]
-
-
-def forget_dead() -> None:
-    """Drop the entries of nodes that are gone, and of those that only they kept alive.
-
-    A new node does so; so does, `if dead`, what may be called often without making any.
-    """
-    with _lock:
-        if _forgetting[0]:  # a finalizer that made a node
-            return
-        _forgetting[0] = True
-        try:
-            while dead:
-                batch = dead[:]
-                for ref in batch:
-                    if _table.get(ref.key) is ref:  # a new node may have taken the key meanwhile
-                        del _table[ref.key]
-                del dead[: len(batch)]
-                del batch, ref  # their keys: now the sources may go, and are dead as well
-        finally:
-            _forgetting[0] = False
 
 
 def union(a: Free, b: Free) -> Free:
@@ -159,14 +121,14 @@ class UOp:
         node.aval = RULES[op](node)
         if dead:
             forget_dead()
-        with _lock:
+        with lock:
             ref = _table.get(key)
             if ref is not None:
                 found = ref()
                 if found is not None:
                     return found
-            new = _Ref(node, _note_death)
-            new.key = key
+            new = Entry(node, note_death)
+            new.key, new.table = key, _table
             _table[key] = new
         _counts[0] += 1
         return node

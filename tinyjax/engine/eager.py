@@ -24,7 +24,8 @@ from tinyjax.core.config import config
 from tinyjax.core.dtypes import KeyDType
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.source import hide_frames
-from tinyjax.core.uop import Buffer, dead, forget_dead
+from tinyjax.core.uop import Buffer
+from tinyjax.core.weak import dead, forget_dead
 from tinyjax.engine.array import Array
 from tinyjax.interpreters.evaluate import SHARING, SILENT, plan_of
 from tinyjax.interpreters.evaluate_elementwise import in_blocks

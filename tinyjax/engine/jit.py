@@ -26,7 +26,8 @@ from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, hide_frames
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
-from tinyjax.core.uop import UOp, dead, forget_dead
+from tinyjax.core.uop import UOp
+from tinyjax.core.weak import dead, forget_dead
 from tinyjax.engine.array import Array
 from tinyjax.engine.compiled import Executable, SizedRun, executable
 from tinyjax.engine.effects import perform

@@ -8,13 +8,13 @@ device. So a placed array is described by an entry beside its buffer, and the ot
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinyjax.core.errors import ConcretizationTypeError
 from tinyjax.core.memory import copy_of
 from tinyjax.core.uop import Buffer
+from tinyjax.core.weak import WeakKeys
 from tinyjax.engine.array import Array
 
 Index = tuple[slice, ...]
@@ -172,7 +172,7 @@ class Shard:
 
 ON_FIRST = SingleDeviceSharding()
 
-PLACED: weakref.WeakKeyDictionary[Buffer, Sharding] = weakref.WeakKeyDictionary()
+PLACED: WeakKeys[Buffer, Sharding] = WeakKeys()
 """What `place` was told. An array that is not in here lies on the first device."""
 
 
@@ -180,7 +180,7 @@ def sharding_of(x: Array) -> Sharding:
     """How an array lies on devices. Raises: ConcretizationTypeError for a traced one."""
     if x.is_tracer:
         raise ConcretizationTypeError(x)
-    return ON_FIRST if x._buffer is None else PLACED.get(x._buffer, ON_FIRST)
+    return ON_FIRST if x._buffer is None else PLACED.get(x._buffer) or ON_FIRST
 
 
 def place(x: Array, sharding: Sharding) -> Array:
@@ -199,7 +199,7 @@ def place(x: Array, sharding: Sharding) -> Array:
 def placed(x: Array, sharding: Sharding) -> Array:
     """`x`, a result that nobody else has, marked as lying there (a traced one is not)."""
     if x._buffer is not None and sharding != ON_FIRST:
-        PLACED[x._buffer] = sharding
+        PLACED.setdefault(x._buffer, sharding)
     return x
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -26,7 +25,8 @@ from tinyjax.core.config import config
 from tinyjax.core.sites import Table
 from tinyjax.core.tree import tree_flatten_with_path, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
-from tinyjax.core.uop import UOp, const, dead, forget_dead, nodes_created
+from tinyjax.core.uop import UOp, const, nodes_created
+from tinyjax.core.weak import WeakKeys, dead, forget_dead
 from tinyjax.engine.array import Array, refuse_escaped
 from tinyjax.engine.effects import next_token
 from tinyjax.engine.refs import (
@@ -251,15 +251,12 @@ class TraceCache:
     """
 
     def __init__(self) -> None:
-        self._weak: weakref.WeakKeyDictionary[Any, dict[Hashable, Traced]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._weak: WeakKeys[Any, dict[Hashable, Traced]] = WeakKeys()
 
     def table(self, fun: Any) -> dict[Hashable, Traced]:
         """The entries of one function."""
-        if (
-            dead
-        ):  # variables of a function that is gone may keep it, and one equal to it is asked for
+        # Variables of a function that is gone may keep it, and one equal to it is asked for.
+        if dead:
             forget_dead()
         if type(fun) is functools.partial:
             given = partial_key(fun)

@@ -28,7 +28,8 @@ from tinyjax.core.body import inherited
 from tinyjax.core.config import config
 from tinyjax.core.ops import Op
 from tinyjax.core.source import current_source, function_location
-from tinyjax.core.uop import UOp, Var, active, dead, forget_dead, toposort
+from tinyjax.core.uop import UOp, Var, active, toposort
+from tinyjax.core.weak import dead, forget_dead
 from tinyjax.interpreters.evaluate import evaluate
 
 

@@ -7,18 +7,17 @@ compiled here: the result holds LLVM text, which the runtime compiles, caches an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary
 
 from tinyjax.core.record import recording
 from tinyjax.core.uop import UOp
+from tinyjax.core.weak import WeakKeys
 from tinyjax.lowering.code import KernelCode
 from tinyjax.lowering.driver import run
 from tinyjax.lowering.passes import FINISH, KERNEL, LOOPS, NEST, WHOLE
 from tinyjax.lowering.schedule import replay
 from tinyjax.lowering.target import Target, host
 
-_cache: WeakKeyDictionary[UOp, dict[tuple[Target, str, int | None], tuple[KernelCode, ...]]]
-_cache = WeakKeyDictionary()
+_cache: WeakKeys[UOp, dict[tuple[Target, str, int | None], tuple[KernelCode, ...]]] = WeakKeys()
 
 
 def compile_kernels(

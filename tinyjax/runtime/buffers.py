@@ -224,12 +224,18 @@ class BufferPool:
         except IndexError:
             return self._new_block(found)
 
-    def give(self, address: int, nbytes: int, large: int = LARGE_BYTES) -> None:
-        """Return a block from `take`. (`large`: a default outlives the module's names at exit.)"""
+    def give(self, address: int, nbytes: int) -> None:
+        """Return a block from `take`."""
         found = self.by_size.get(nbytes) or self.size_class(nbytes)
         found.free.append(address)
-        if found.nbytes >= large and CHECK_EVERY_BYTES is not None:
+        if found.nbytes >= LARGE_BYTES:
             self._look_at_idle(found.nbytes)
+
+    def owned(self, nbytes: int) -> tuple[Any, int]:
+        """An object that owns a block, which is free when it goes, and the address of the block."""
+        found = self.size_class(nbytes)
+        address = self._take(found)
+        return found.owner_at(address), address
 
     def _look_at_idle(self, nbytes: int) -> None:
         """Give back what lies idle beyond `keep_bytes`, after every so many bytes."""

@@ -15,12 +15,12 @@ import os
 import queue
 import re
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from tinyjax.core.config import config
+from tinyjax.core.weak import WeakValues
 from tinyjax.runtime import cpu
 from tinyjax.runtime.cache import DEFAULT_MAX_BYTES, DiskCache, default_directory, key_of
 from tinyjax.runtime.loader import KERNEL_SYMBOLS, Loaded, LoadError, load
@@ -63,7 +63,7 @@ class KernelStore:
     def __init__(self, disk: DiskCache | None) -> None:
         self.disk = disk
         self.compiled = 0  # how many times LLVM ran
-        self._live: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
+        self._live: WeakValues[str, Kernel] = WeakValues()
         self._recent: OrderedDict[str, Kernel] = OrderedDict()
         self._lock = threading.RLock()
         self._pending: dict[str, Pending] = {}

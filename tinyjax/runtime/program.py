@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from tinyjax.core import memory
 from tinyjax.core.config import config
+from tinyjax.core.weak import WeakValues
 from tinyjax.runtime import buffers
 from tinyjax.runtime import native_ir as ir
 from tinyjax.runtime.hardened import crumb_name, last_kernels, open_crumbs
@@ -38,7 +38,7 @@ Handler = Callable[[list[int], list[int]], None]
 # Larger ones go back to the pool, for other programs and for results.
 KEEP_WORKSPACE_BYTES = 256 << 10
 
-_live: weakref.WeakValueDictionary[int, _Bound] = weakref.WeakValueDictionary()  # by descriptor
+_live: WeakValues[int, _Bound] = WeakValues()  # by descriptor
 _frame_at = (ctypes.c_int64 * (ir.FRAME_BYTES // 8)).from_address
 _check_signals = ctypes.pythonapi.PyErr_CheckSignals
 
@@ -53,13 +53,14 @@ def _words(values: Sequence[int]) -> NDArray[np.int64]:
 
 
 class _Workspaces:
-    """The memory calls of one program own while they run; kept ones die with the program."""
+    """The memory calls of one program own while they run; small ones are its own while it lives."""
 
     def __init__(self, nbytes: int, hardened: bool) -> None:
         self.nbytes = nbytes
         self.hardened = hardened
         self.pool = buffers.pool
-        self.kept: list[int] = []
+        self.kept: list[int] = []  # its own, not in use
+        self.owners: list[Any] = []  # of its own: blocks are free when these go
         self.keep = nbytes <= KEEP_WORKSPACE_BYTES and not hardened
 
     def take(self) -> int:
@@ -69,6 +70,10 @@ class _Workspaces:
             pass
         if self.hardened:
             return self.pool.guarded_take(self.nbytes) + memory.ALIGNMENT
+        if self.keep:
+            owner, address = self.pool.owned(self.nbytes)
+            self.owners.append(owner)
+            return address
         return self.pool.take(self.nbytes)
 
     def give(self, address: int) -> None:
@@ -79,10 +84,6 @@ class _Workspaces:
             del self.pool.guarded[start]
             self.pool.give(start, self.nbytes + 2 * memory.ALIGNMENT)
         else:
-            self.pool.give(address, self.nbytes)
-
-    def __del__(self) -> None:
-        for address in self.kept:
             self.pool.give(address, self.nbytes)
 
 
@@ -144,7 +145,7 @@ class _Bound:
             (table, addresses, offsets, descriptor, crumbs)
             + (program.kernels, program.constants, callees)
         )  # fmt: skip
-        _live[self.descriptor] = self
+        _live.setdefault(self.descriptor, self)
 
 
 def _serve(code: Native, workspace: int, status: int, resume: Callable[[int], int]) -> None:
@@ -156,7 +157,8 @@ def _serve(code: Native, workspace: int, status: int, resume: Callable[[int], in
             _check_signals()  # raises KeyboardInterrupt in the main thread
         else:
             frame = _frame_at(root[ir.CURRENT])[:]
-            program = _live[frame[ir.DESC]]
+            program = _live.get(frame[ir.DESC])
+            assert program is not None  # it runs
             pointers = (ctypes.c_int64 * frame[ir.COUNT]).from_address(frame[ir.GATHER])[:]
             dims = (ctypes.c_int64 * program.dims).from_address(frame[ir.DIMS])[:]
             program.handlers[frame[ir.RESULT]](pointers, dims)
