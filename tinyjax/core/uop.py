@@ -104,7 +104,7 @@ class UOp:
         key = (op, src, arg)
         ref = _table.get(key)
         if ref is not None:
-            found = ref()
+            found: UOp | None = ref()
             if found is not None:
                 return found
         node = object.__new__(cls)
@@ -124,9 +124,9 @@ class UOp:
         with lock:
             ref = _table.get(key)
             if ref is not None:
-                found = ref()
-                if found is not None:
-                    return found
+                live: UOp | None = ref()
+                if live is not None:
+                    return live
             new = Entry(node, note_death)
             new.key, new.table = key, _table
             _table[key] = new

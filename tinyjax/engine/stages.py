@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
-from tinyjax.core.body import hoist_memory, inherited, params_of
+from tinyjax.core.body import hoist_memory, inherited
 from tinyjax.core.composites import raised_body
 from tinyjax.core.dims import as_sizes, largest
 from tinyjax.core.prune import prune
@@ -285,14 +285,14 @@ class Lowered(Stage):
 
     @property
     def cost(self) -> dict[str, Any]:
-        """Arithmetic, memory traffic at the border, planned memory, and each in-place decision."""
+        """Arithmetic, memory traffic of all kernels, planned memory, and each in-place decision."""
         from tinyjax.lowering.inline import inline  # the compiler is loaded on first use
+        from tinyjax.lowering.traffic import bytes_moved
 
         plan = self._lowered.plan
-        inputs = params_of(self.stages.body)
         return {
             "flops": arithmetic(prune(inline(self.stages.body))),
-            "bytes accessed": bytes_of(inputs.values()) + bytes_of(self.stages.traced.out_avals),
+            "bytes accessed": bytes_moved(self._lowered),
             "kernels": len(self.kernels),
             "steps": len(plan.steps),
             "arena bytes": plan.arena_bytes,
