@@ -146,3 +146,58 @@ def test_one_result_that_is_there_twice():
     twice = jax.jit(lambda g: jax.tree.map(lambda v: v * 2, g), donate_argnums=0)(g)
     np.testing.assert_allclose(twice["a"], np.full(4, -2 * np.sin(2)), rtol=1e-6)
     np.testing.assert_allclose(twice["b"], np.full(4, -2 * np.sin(2)), rtol=1e-6)
+
+
+def moves_of_large(f, *args):
+    """Copies of more than a scalar in the program, and whether the first argument's memory is
+    where a result lies."""
+    schedule = jax.jit(f, donate_argnums=0).lower(*args).schedule
+    copies = [
+        line for line in schedule.splitlines() if line.startswith("copy") and "[1000]" in line
+    ]
+    return len(copies), " lies in the donated in0" in schedule.replace("no result lies", "")
+
+
+X = np.arange(1000, dtype=np.float32)
+LOOPS = {
+    # name: (function, copies outside the loop, whether a result lies in the argument)
+    "even": (lambda x: lax.fori_loop(0, 4, lambda i, c: c * 2 + i, x), 0, True),
+    "odd: it starts on the other side": (
+        lambda x: lax.fori_loop(0, 5, lambda i, c: c * 2 + i, x), 1, True,
+    ),
+    "changed in place": (lambda x: lax.fori_loop(0, 5, lambda i, c: c.at[i].set(7), x), 0, True),
+    "while: where it ends is not known before": (
+        lambda x: lax.while_loop(lambda c: c.sum() < 1e8, lambda c: c * 2 + 1, x), 1, True,
+    ),
+    "outputs as well": (lambda x: lax.scan(lambda c, v: (c + v, c.sum()), x, X[:4]), 0, True),
+    "read in the loop as well": (
+        lambda x: lax.scan(lambda c, v: (c + x, c.sum()), x, X[:4]), 1, False,
+    ),
+    "read afterwards": (lambda x: (lax.fori_loop(0, 4, lambda i, c: c + i, x), x.sum()), 1, False),
+    "a result itself": (lambda x: (lax.fori_loop(0, 4, lambda i, c: c + i, x), x), 1, True),
+    "not a result": (lambda x: lax.fori_loop(0, 4, lambda i, c: c + i, x)[::-1] * 2, 1, False),
+    "two loops": (
+        lambda x: lax.fori_loop(0, 2, lambda i, c: c * 3, lax.fori_loop(0, 2, lambda i, c: c + i, x)),
+        2, False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LOOPS)
+def test_a_donated_array_that_starts_a_carry_is_where_the_loop_works(case):
+    f, copies, there = LOOPS[case]
+    assert moves_of_large(f, X) == (copies, there)
+    x = jnp.asarray(X)
+    want = jax.tree.map(np.array, f(jnp.asarray(X)))
+    got = jax.jit(f, donate_argnums=0)(x)
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-6), got, want)
+    assert x.is_deleted()
+
+
+def test_two_donated_arrays_that_trade_places_in_a_loop():
+    def f(pair):
+        return lax.fori_loop(0, 3, lambda i, c: (c[1], c[0] * 2), pair)
+
+    want = jax.tree.map(np.array, f((jnp.asarray(X), jnp.asarray(X + 1))))
+    got = jax.jit(f, donate_argnums=0)((jnp.asarray(X), jnp.asarray(X + 1)))
+    jax.tree.map(np.testing.assert_array_equal, got, want)

@@ -12,7 +12,8 @@ only updated so stays where it is, any other carry goes back and forth between t
 
 **Kernels in place.** An output is written over an input of its size and dtype that nothing reads
 later, if the kernel reads each element of it only where it writes that one: a temporary over a
-temporary, a result over a donated argument. `Plan.notes` lists each of these decisions with its
+temporary, a result over a donated argument. A result of a loop lies in the donated argument that
+starts its carry. `Plan.notes` lists each of these decisions with its
 reason.
 
 Outputs that are inputs, or the same value twice, are copied: every output has memory of its own.
@@ -415,6 +416,8 @@ class _BodyPlanner:
         if x in self.bases:
             return "it is a result itself"
         last = self.made.groups[self.made.last_read[x]]
+        if last.kind == ROUTINE:
+            return f"{last.outputs[0].op.name.lower()} reads it, with no result in its place"
         results = [o for o in last.outputs if o in self.targets]
         if all((o.aval.size, o.aval.dtype) != (x.aval.size, x.aval.dtype) for o in results):
             return "its last reader writes no result of its size and dtype"
@@ -436,7 +439,7 @@ class _BodyPlanner:
     def group(self, group: Group, position: int) -> None:
         node = group.outputs[0]
         if group.kind == ROUTINE:
-            self.routine(group, node)
+            self.routine(node, position)
         elif group.kind == UPDATE:
             self.update(group, node, position)
         else:
@@ -505,7 +508,26 @@ class _BodyPlanner:
 
     # --- routines -------------------------------------------------------------------------------
 
-    def routine(self, group: Group, node: UOp) -> None:
+    def carried_in_place(self, node: UOp, results: list[UOp], position: int) -> dict[UOp, Slot]:
+        """Results of a loop that lie in the donated inputs which start their carries."""
+        first = 0
+        if node.op is Op.SCAN:
+            first, count = node.arg.num_consts, node.arg.num_carry
+        elif node.op is Op.WHILE:
+            first, count = node.arg.cond_consts + node.arg.body_consts, len(results)
+        else:
+            return {}
+        operands = [base(s) for s in node.operands]
+        found = {}
+        for x, out in zip(operands[first : first + count], results, strict=False):
+            if x.op is not Op.PARAM or not self.owns(self.args[x.arg[0]]) or not x.aval.size:
+                continue
+            read = operands.count(x) > 1 or self.made.last_read[x] > position or x in self.bases
+            if not read and self.targets.get(out) in self.results:
+                found[out] = self.args[x.arg[0]]
+        return found
+
+    def routine(self, node: UOp, position: int) -> None:
         """A routine or control flow; results that nobody reads get memory as well."""
         args = [self.slot_of(base(s)) for s in node.operands]
         avals = node.aval.elts if isinstance(node.aval, TupleAval) else (node.aval,)
@@ -517,7 +539,11 @@ class _BodyPlanner:
             for n, of in zip(nodes, avals, strict=True):
                 self.written(n, of)
             return
-        results = [self.written(n, of) for n, of in zip(nodes, avals, strict=True)]
+        self.place.update(self.carried_in_place(node, nodes, position))
+        results = [
+            self.planner.use(self.place[n]) if n in self.place else self.written(n, of)
+            for n, of in zip(nodes, avals, strict=True)
+        ]
         if node.op is Op.SCAN:
             self.scan(node, args, results)
         elif node.op is Op.WHILE:
@@ -687,6 +713,9 @@ class _BodyPlanner:
         self.steps.append(Branch(index, tuple(branches)))
 
     def move(self, dst: Slot, src: Slot) -> None:
+        """Copy a value, unless it is there."""
+        if dst is src:
+            return
         self.planner.use(dst)
         self.planner.use(src)
         self.steps.append(self.planner.move(dst, src))
