@@ -36,3 +36,27 @@ def oracle_forgets():
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def compared(record_property):
+    """`compared(what, cases, disagreements)`: the sums over all tests end the report of a run."""
+
+    def note(what: str, cases: int, disagreements: int) -> None:
+        record_property("compared", (what, cases, disagreements))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    totals: dict[str, list[int]] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                for name, value in report.user_properties:
+                    if name == "compared":
+                        what, *counts = value
+                        old = totals.get(what, [0, 0])
+                        totals[what] = [a + b for a, b in zip(old, counts, strict=True)]
+    for what, (cases, disagreements) in sorted(totals.items()):
+        terminalreporter.write_line(f"{what}: {cases} compared, {disagreements} disagreements")
