@@ -25,8 +25,9 @@ def block(w: Any, x: Any) -> Any:
 
 
 def kept(policy: Any) -> list[str]:
-    """What is kept beside the arguments, without the place."""
+    """What is kept beside the arguments, without the place, which is a line of `block`."""
     found = tinyjax.ad_checkpoint.saved_residuals(tinyjax.checkpoint(block, policy=policy), W, X)
+    assert all(s.startswith("from the argument") or s.endswith(" in block") for _, s in found)
     words = [source.split(" from ")[0] for _, source in found if "argument" not in source]
     return [w.removeprefix("output of ") for w in words]
 

@@ -43,6 +43,17 @@ def test_plain_text_has_no_lines():
     assert "#" not in jax.make_jaxpr(layer)(x3).pretty_print()
 
 
+def test_equations_of_inner_jaxprs_know_their_lines_and_are_shown_once():
+    f = jax.checkpoint(layer)
+    made = jax.make_jaxpr(lambda x: f(x) + f(2 * x))(x3)
+    first, second = (e.params["jaxpr"] for e in made.eqns if e.primitive.name == "remat2")
+    number = layer.__code__.co_firstlineno
+    assert [str(e.source_info) for e in first.eqns] == [
+        f"test_sites.py:{number + i} in layer" for i in (1, 2)
+    ]
+    assert first.eqns is second.eqns
+
+
 def test_equations_of_a_derivative_name_the_line_they_derive_from():
     found = lines(jax.grad(lambda x: layer(x).sum()), x3)
     back = [(op, line) for op, line, mark in found if mark.startswith("transpose")]

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core.avals import TOKEN, Aval, aval
-from tinyjax.core.body import close, hoist_memory, params_of
+from tinyjax.core.body import close, hoist_memory, params_of, sources
 from tinyjax.core.ops import Op
 from tinyjax.core.printer import Jaxpr as Printed
 from tinyjax.core.printer import (
@@ -33,6 +33,7 @@ from tinyjax.core.printer import (
     site_text,
     value_text,
 )
+from tinyjax.core.sites import KEY as SITES_KEY
 from tinyjax.core.uop import UOp, const, const_value, substitute, token_of, toposort, tuple_of
 from tinyjax.engine.array import Array
 from tinyjax.engine.primitives import Params, Primitive, argreduce_equations, primitive_of, several
@@ -331,13 +332,19 @@ def closed_jaxpr(
     """A body over (*arguments of these avals, *consts) as equations.
 
     The aval of an argument may be None if the body reads it. Memory that a body of a derivative
-    rule holds is shown as further consts. Cost: linear in the nodes; bodies inside are shown when
+    rule holds is shown as further consts. `sites` are the sources of nodes, if not those that the
+    body is known with. Cost: linear in the nodes; bodies inside are shown when
     their equation is made.
     """
     key = ("jaxpr", tuple(avals))
-    if not consts and not sites and key in body.derived:
-        return body.derived[key]  # type: ignore[no-any-return]
-    plain, given_consts = body, consts
+    known_sites = body.derived.get(SITES_KEY)
+    kept = not consts and sites is None
+    if kept:
+        of, found = body.derived.get(key, (None, None))
+        if found is not None and of is known_sites:
+            return found  # type: ignore[no-any-return]
+    plain = body
+    sites = sources(body) if sites is None else sites
     body, leaves = hoist_memory(body, len(avals) + len(consts))
     consts = [*consts, *(Array(leaf) for leaf in leaves)]
     known = params_of(body)
@@ -351,7 +358,7 @@ def closed_jaxpr(
     for node in toposort(body.src):
         if node.op is Op.PARAM:
             env[node] = variables[node.arg[0]]
-    eqns = equations(body, env, names, sites or {})
+    eqns = equations(body, env, names, sites)
     # A token among the consts is that of a whole program, whose results are the user's.
     whole = TOKEN in kinds[len(avals) :]
     outvars = [env[o] for o in body.src if not (whole and o.aval is TOKEN)]
@@ -359,8 +366,8 @@ def closed_jaxpr(
     jaxpr = Jaxpr(variables[count:], variables[:count], outvars, eqns)
     jaxpr._body = body
     made = ClosedJaxpr(jaxpr, consts, sites)
-    if not given_consts and not sites:
-        plain.derived[key] = made
+    if kept:
+        plain.derived[key] = known_sites, made
     return made
 
 
@@ -447,7 +454,8 @@ def eval_jaxpr(
     if len(args) != len(jaxpr.invars) or len(consts) != len(jaxpr.constvars):
         raise TypeError(
             f"eval_jaxpr: a jaxpr of {len(jaxpr.invars)} arguments and {len(jaxpr.constvars)} "
-            f"consts was given {len(args)} and {len(consts)}."
+            f"consts was given {len(args)} and {len(consts)}.\n  Pass arrays, not trees: "
+            "eval_jaxpr(closed.jaxpr, closed.consts, *jax.tree.leaves(args))."
         )
     env: dict[Var, Any] = dict(zip(jaxpr.invars, args, strict=True))
     env.update(zip(jaxpr.constvars, consts, strict=True))
