@@ -368,7 +368,9 @@ def reduce(node: UOp, known: list[Known]) -> Known:
         error = error + ulp(value, x.dtype) * (2 if dtypes.bit_width(x.dtype) < 32 else 8)
         if x.dtype.kind == "f" or x.dtype.kind == "V":
             value64 = value.astype(np.float64)
-            error = np.where(np.isfinite(value64) & (high == 0), 0, error)
+            # Zeros give a zero; of unspecified sign if one of theirs is (too small to multiply).
+            zero = np.where((errors > 0).any(axes), TINY, 0)
+            error = np.where(np.isfinite(value64) & (high == 0), zero, error)
         # Order matters where a partial product leaves the range.
         grown = np.prod(np.maximum(finite + errors, 1), axes)
         nonzero = np.where(finite > 0, finite, 1)

@@ -19,6 +19,7 @@ from tinyjax.core import build as B
 from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
 from tinyjax.core.config import config
+from tinyjax.core.infos import DotInfo
 from tinyjax.core.ops import J, Op
 from tinyjax.core.uop import UOp, param, toposort, tuple_of
 from tinyjax.interpreters.evaluate import evaluate_body
@@ -229,6 +230,15 @@ def test_a_sum_of_equal_complex_numbers_is_added_up_part_by_part(dtype):
     total, rows = agree(B.sum_(copies, [0]), B.sum_(B.expand(x, (4, 3), (0,)), [1]), args=args)
     np.testing.assert_array_equal(rows, [np.inf, 3 - 6j, complex(0, -np.inf), 0])
     assert total == complex(np.inf, -np.inf)
+
+
+def test_a_product_of_zeros_of_unspecified_sign_has_none():
+    """Seed 1042264: an outer product is a sum of one term, which may start from zero."""
+    args = [np.array([[0, -0.25], [1, -2]], np.float32)]
+    (x,) = parameters(*args)
+    outer = UOp(Op.DOT, (B.iota((3,), 0, np.dtype(np.float32)), x), DotInfo(((), ())))
+    (found,) = agree(B.reduce("mul", outer, [2]), args=args)
+    np.testing.assert_array_equal(found, [[0, 0], [0, -2], [0, -8]])
 
 
 @pytest.mark.parametrize("dtype", ["float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"])
