@@ -67,6 +67,8 @@ from tinyjax.interpreters.trace import state
 MAGIC = b"TINYJAX-EXPORT\n"
 minimum_supported_calling_convention_version = 1
 maximum_supported_calling_convention_version = VERSION
+FROM_BYTES = "  Pass what exported.serialize() returned, read from a file in binary mode."
+"""What to do where bytes are expected."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +142,7 @@ class Exported:
             raise ValueError(
                 "The invocation args and kwargs must have the same pytree structure as when the "
                 f"function '{self.fun_name}' was exported: called with {tree}, exported with "
-                f"{self.in_tree}."
+                f"{self.in_tree}.\n  Call it with the containers and keywords of the export."
             )
         nodes = [lift(x) for x in leaves]
         sizes = self._sizes([n.aval for n in nodes])
@@ -158,12 +160,13 @@ class Exported:
             if not fits:
                 raise ValueError(
                     f"Shape mismatch for {self._paths()[i]}: expected {of.shape} and called with "
-                    f"{given.shape}"
+                    f"{given.shape}.\n  Pad it, or export with jax.export.symbolic_shape for an axis "
+                    "that varies."
                 )
             if given.dtype != of.dtype:
                 raise ValueError(
                     f"Dtype mismatch for {self._paths()[i]}: expected {of.dtype} and called with "
-                    f"{given.dtype}"
+                    f"{given.dtype}.\n  Convert it with .astype({of.dtype.name!r})."
                 )
         return find_sizes(self.in_avals, avals, self._paths)
 
@@ -315,16 +318,25 @@ def export(
     Raises: ValueError if `fun_jit` is not the result of `jit`, or for platforms other than the CPU.
     """
     if not isinstance(fun_jit, Jitted):
-        raise ValueError(f"Function to be exported must be the result of `jit` but is: {fun_jit}")
+        raise ValueError(
+            f"Function to be exported must be the result of `jit` but is: {fun_jit}.\n"
+            "  Wrap it: export(jax.jit(f))(*args)."
+        )
     unknown = [p for p in platforms or () if p != PLATFORM]
     if unknown:
-        raise ValueError(f"cannot export for platforms {unknown}: there is only {PLATFORM!r}")
+        raise ValueError(
+            f"cannot export for platforms {unknown}: there is only {PLATFORM!r}.\n"
+            "  Leave `platforms` out."
+        )
 
     @api_boundary
     def exported(*args: Any, **kwargs: Any) -> Exported:
         stages = Stages.of(fun_jit, args, kwargs)
         if any(c.free for c in stages.traced.captured):
-            raise ValueError("cannot export a function that closes over traced values")
+            raise ValueError(
+                f"cannot export {stages.fun_name}: it closes over a traced value.\n"
+                "  Pass the value as an argument, or export outside of the function that is traced."
+            )
         if stages.traced.effects:
             raise ValueError(
                 f"cannot export {stages.fun_name}: it prints, checks or calls back into Python, "
@@ -405,7 +417,10 @@ def symbolic_args_specs(
     Raises: ValueError as `symbolic_shape` does.
     """
     if scope is not None and constraints:
-        raise ValueError("Cannot specify both a `scope` and `constraints`.")
+        raise ValueError(
+            "Cannot specify both a `scope` and `constraints`.\n"
+            "  Give the constraints to the scope: SymbolicScope(constraints)."
+        )
     shared = SymbolicScope(constraints) if scope is None else scope
     leaves, tree = tree_flatten(args)
     texts = flatten_axes("shapes_specs", tree, shapes_specs, value_name="args")
@@ -429,20 +444,28 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     or cut off, or have a format version that this release does not read.
     """
     if not isinstance(blob, (bytes, bytearray, memoryview)):
-        raise TypeError(f"deserialize takes the bytes of `serialize`, got {type(blob).__name__}")
+        raise TypeError(
+            f"deserialize takes the bytes of `serialize`, got {type(blob).__name__}.\n{FROM_BYTES}"
+        )
     data = bytes(blob)
     if not data.startswith(MAGIC):
-        raise SerializationError("these bytes are not an exported function of tinyjax")
+        raise SerializationError(
+            f"these bytes are not an exported function of tinyjax.\n{FROM_BYTES}"
+        )
     version = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 4], "little")
     if not minimum_supported_calling_convention_version <= version <= VERSION:
         raise SerializationError(
             f"the exported function has format version {version}; this release reads versions "
-            f"{minimum_supported_calling_convention_version} to {VERSION}"
+            f"{minimum_supported_calling_convention_version} to {VERSION}.\n"
+            "  Export the function again with this release."
         )
     start = len(MAGIC) + 4
     digest, rest = data[start : start + 32], data[start + 32 :]
     if hashlib.sha256(rest).digest() != digest:
-        raise SerializationError("the exported function is damaged: its checksum does not match")
+        raise SerializationError(
+            "the exported function is damaged: its checksum does not match.\n"
+            "  Write the bytes of `serialize` again, to a file in binary mode."
+        )
     size = int.from_bytes(rest[:8], "little")
     description = json.loads(rest[8 : 8 + size])
     return _read(description, _Reader(rest, 8 + size))

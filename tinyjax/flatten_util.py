@@ -38,12 +38,13 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
         n = lift(arr)
         if n.shape != (total,):
             raise ValueError(
-                f"unravel function expected input of shape {(total,)}, got shape {n.shape}"
+                f"unravel function expected input of shape {(total,)}, got shape {n.shape}.\n"
+                "  Give a vector with the elements of all arrays, as ravel_pytree makes one."
             )
         if mixed and n.dtype != dtype:
             raise TypeError(
                 f"unravel function given array of dtype {n.dtype.name}, but expected dtype "
-                f"{dtype.name}"
+                f"{dtype.name}.\n  Convert it with .astype({dtype.name!r})."
             )
         out, start = [], 0
         for shape, kind in zip(shapes, kinds, strict=True):

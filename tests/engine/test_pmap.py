@@ -125,6 +125,18 @@ def test_several_devices_as_in_jax():
     assert run(ours=True).splitlines() == run(ours=False).splitlines()
 
 
+def test_an_axis_that_the_devices_do_not_divide_is_told_with_what_to_do():
+    from tinyjax.engine.placement import Device, PmapSharding
+
+    half = PmapSharding([Device("cpu", 0), Device("cpu", 1)], 0)
+    assert half.shard_shape((4, 3)) == (2, 3)
+    with pytest.raises(
+        ValueError, match=r"shape \(3,\) .* axis 0 must be divisible by 2 devices"
+    ) as e:
+        tinyjax.device_put(tinyjax.numpy.arange(3.0), half)
+    assert str(e.value).endswith("\n  Pad it, or use fewer devices.")
+
+
 def test_a_copy_elsewhere_shares_no_memory_and_forgets_with_the_array():
     from tinyjax.engine.placement import PLACED, Device, SingleDeviceSharding, place, sharding_of
 

@@ -300,6 +300,16 @@ def make_error(
     return error
 
 
+def require_callable(*functions: Any, what: str = "Expected a callable value") -> None:
+    """Refuse what is no function; `what` is JAX's text, without its period. Raises: TypeError."""
+    for f in functions:
+        if not callable(f):
+            raise TypeError(
+                f"{what}, got {describe_value(f)}.\n"
+                "  Pass the function itself, f, and not what it returns, f(x)."
+            )
+
+
 def deleted(of: Any) -> DonationError:
     """For the use of an array whose memory is gone."""
     return DonationError(

@@ -91,6 +91,13 @@ def line_of_user() -> str:
     return f"{line}\n" if line else ""
 
 
+ONE_ELEMENT = "  Take one element by an index, or all as lists with x.tolist()."
+"""What to do with an array where one number is needed."""
+
+NO_AXIS = "  A scalar has no axis: x.size is 1, and jnp.atleast_1d(x) has an axis of size 1."
+"""What to do with a scalar where an axis is needed."""
+
+
 class TracerMeta(type):
     """`isinstance(x, Tracer)` asks the array."""
 
@@ -348,7 +355,8 @@ class Array:
         if self.aval.shape or not dtypes.is_integer(self.aval.dtype):
             raise TypeError(
                 "Only integer scalar arrays can be converted to a scalar index; got "
-                f"{self._short()}."
+                f"{self._short()}.\n"
+                + (ONE_ELEMENT if self.aval.shape else "  Convert it: int(x).")
             )
         return int(self._value)
 
@@ -372,7 +380,8 @@ class Array:
     def _scalar(self, kind: str, value: np.ndarray) -> Any:
         if self.aval.size != 1 or self.aval.shape:
             raise TypeError(
-                f"Only scalar arrays can be converted to Python {kind}; got {self._short()}."
+                f"Only scalar arrays can be converted to Python {kind}; got {self._short()}.\n"
+                + ONE_ELEMENT
             )
         if kind != "complex" and dtypes.is_complex(self.aval.dtype):
             raise TypeError(
@@ -404,7 +413,10 @@ class Array:
         value = self._plain(TracerArrayConversionError, "np.asarray()")
         if dtype is not None and np.dtype(dtype) != value.dtype:
             if copy is False:
-                raise ValueError("a copy is needed to convert the dtype, but copy=False was given")
+                raise ValueError(
+                    f"a copy is needed to convert {self._short()} to {np.dtype(dtype)}, but copy=False "
+                    "was given.\n  Leave `copy` out, or ask for the dtype that the array has."
+                )
             return value.astype(dtype)
         if copy:
             return value.copy()
@@ -414,22 +426,26 @@ class Array:
     @api_boundary
     def __len__(self) -> int:
         if not self.aval.shape:
-            raise TypeError("len() of unsized object")
+            raise TypeError(f"len() of unsized object\n{NO_AXIS}")
         return int(self.aval.shape[0])
 
     @api_boundary
     def __iter__(self) -> Iterator[Array]:
         if not self.aval.shape:
-            raise TypeError("iteration over a 0-d array")
+            raise TypeError(f"iteration over a 0-d array\n{NO_AXIS}")
         return iter([self[i] for i in range(self.aval.shape[0])])
 
+    @api_boundary
     def __format__(self, spec: str) -> str:
         if not self.aval.shape and spec:
             if self._buffer is None:
                 self._look(ConcretizationTypeError)
             return format(self._value[()], spec)
         if spec and not self.is_tracer:
-            raise TypeError(f"format {spec!r} is for scalars; got {self._short()}.")
+            raise TypeError(
+                f"format {spec!r} is for scalars; got {self._short()}.\n"
+                "  Print with np.printoptions(precision=...), or format the elements one by one."
+            )
         return format(repr(self) if self.is_tracer else str(self), spec)
 
     def __repr__(self) -> str:
@@ -505,7 +521,8 @@ class Array:
         """
         if self.is_tracer:
             raise AttributeError(
-                f"The 'sharding' attribute is not available on a traced {self._short()}."
+                f"The 'sharding' attribute is not available on a traced {self._short()}.\n"
+                "  Look at it outside of the traced function, or at jax.jit(f)(x).sharding."
             )
         return placement().sharding_of(self)
 

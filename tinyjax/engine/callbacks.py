@@ -80,7 +80,7 @@ class HostFunction:
         if found_tree != self.out_tree:
             raise RuntimeError(
                 f"callback {name_of(self.callback)} returned the tree {found_tree}, {self.out_tree} "
-                "was stated"
+                "was stated.\n  Return the containers of result_shape_dtypes, or state others there."
             )
         return [np.asarray(x) for x in found]
 
@@ -209,7 +209,8 @@ def debug_callback(
         if not callable(callback):
             raise TypeError(
                 "first argument to jax.debug.callback must be callable, but got an object of type "
-                f"{type(callback)}"
+                f"{type(callback)}.\n  Pass the function first, then its arguments: "
+                "jax.debug.callback(f, x)."
             )
         function, nodes = host_function(callback, args, kwargs, None)
         effect(nodes, CallbackInfo(function, (), "debug", ordered=ordered))
@@ -226,7 +227,8 @@ def at_once_or_later(
         return None
     if args or kwargs:
         raise TypeError(
-            f"{name} received unexpected arguments in the two-call form: args={args} kwargs={kwargs}"
+            f"{name} received unexpected arguments in the two-call form: args={args} kwargs={kwargs}.\n"
+            "  Give them to what it returns, or the callback before them."
         )
     return call
 
@@ -276,7 +278,7 @@ class FormatCheck(string.Formatter):
         if unused:
             raise ValueError(
                 f"Unused positional arguments to `jax.debug.print`: {unused}. The text has no "
-                "placeholder for them."
+                "placeholder for them.\n  Write {} in the text for each."
             )
         names = [k for k in kwargs if k not in used]
         if names:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tinyjax.core.avals import Aval
 from tinyjax.core.config import MISSING
+from tinyjax.core.errors import require_callable
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary
@@ -56,8 +57,7 @@ def checkpoint(
             static_argnums=static_argnums,
             static_argnames=static_argnames,
         )
-    if not callable(fun):
-        raise TypeError(f"Expected a callable value, got {fun!r}")
+    require_callable(fun)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     static = (*numbers, *(positions(fun, names) if names else ()))
@@ -123,8 +123,7 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
 
     Nothing is computed. An equal value that is kept twice is listed once.
     """
-    if not callable(f):
-        raise TypeError(f"Expected a callable value, got {f!r}")
+    require_callable(f)
     from tinyjax.engine.jaxprs import Literal  # only for people who look
 
     leaves, tree = tree_flatten((args, kwargs))

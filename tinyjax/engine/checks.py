@@ -156,7 +156,8 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
         if not is_array_like(leaf):
             raise TypeError(
                 "Formatting arguments to checkify.check need to be PyTrees of arrays, but got "
-                f"{leaf!r} of type {type(leaf)}."
+                f"{leaf!r} of type {type(leaf)}.\n"
+                "  Write what Python knows into the message itself, as an f-string does."
             )
     tree_unflatten(tree, [""] * len(leaves))
     info = CheckInfo(f"{msg} (`check` failed)", tree, debug)

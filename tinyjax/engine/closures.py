@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinyjax.core import dtypes
-from tinyjax.core.errors import CustomRuleError, describe_value, make_error
+from tinyjax.core.errors import CustomRuleError, describe_value, make_error, require_callable
 from tinyjax.core.source import api_boundary, function_location
 from tinyjax.core.tree import register_pytree_node_class, tree_structure, tree_unflatten
 from tinyjax.core.treedef import tree_flatten
@@ -44,7 +44,9 @@ def closure_convert(
         if given_tree != in_tree:
             raise TypeError(
                 f"the closure-converted {name_of(fun)} was called with arguments of structure "
-                f"{given_tree}, but was converted for {in_tree}"
+                f"{given_tree}, but was converted for {in_tree}.\n"
+                "  Pass arguments like the examples, and then what was closed over: converted(*args, "
+                "*consts)."
             )
         captured: list[UOp] = [
             lift(next(consts)) if on else c for c, on in zip(traced.captured, moving, strict=True)
@@ -78,8 +80,7 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises: TypeError (`CustomRuleError`) where `fun` is called and returns something else.
     """
-    if not callable(fun):
-        raise TypeError(f"Expected a callable value, got {fun!r}")
+    require_callable(fun)
 
     def pair(*args: Any) -> Any:
         found = fun(*args)
@@ -88,6 +89,7 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
                 CustomRuleError,
                 f"the function of custom_gradient, {function_location(fun)}, must return a pair "
                 f"(value, vjp) with a function vjp(ct), got {describe_value(found)}",
+                fix="Return the value and a function from its cotangent to those of the arguments.",
             )
         return found
 

@@ -9,6 +9,7 @@ and `grad(vmap(f))` compute, to any order.
 from __future__ import annotations
 
 import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, open_body, outer_variables, reclose
+from tinyjax.core.errors import require_callable
 from tinyjax.core.infos import CallInfo, CustomLinInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary
@@ -229,7 +231,8 @@ class UserRule(BatchingRule):
             if not (isinstance(result, (tuple, list)) and len(result) == 2):
                 raise TypeError(
                     f"custom vmap rule ({name_of(rule)}) must return a pair (output, which parts "
-                    f"of it are batched), got {result!r}"
+                    f"of it are batched), got {result!r}.\n"
+                    "  Return (output, True) for one array whose first axis is the batch."
                 )
             outs, out_tree = output_nodes(result[0], rule, "custom_vmap")
             on, on_tree = tree_flatten(result[1])
@@ -260,13 +263,15 @@ class UserRule(BatchingRule):
             raise ValueError(
                 "structure of output value and output batching specification returned by custom "
                 f"vmap rule ({name_of(rule)}) do not match.\nOutput values: {out_tree}\n"
-                f"Batching spec: {on_tree}"
+                f"Batching spec: {on_tree}\n"
+                "  Return a tree of bools like the output: jax.tree.map(lambda _: True, output)."
             )
         if out_tree != self.out_tree:
             raise ValueError(
                 f"structure of output returned by custom vmap rule ({name_of(rule)}) does not "
                 f"match that of original custom-vmapped function.\nOriginal output: "
-                f"{self.out_tree}\nRule output: {out_tree}"
+                f"{self.out_tree}\nRule output: {out_tree}\n"
+                f"  Return the containers that {self.name} returns, with the batch axis in the arrays."
             )
         for o, flag, of in zip(outs, on, self.body.src, strict=False):
             want = with_batch(of.aval, bool(flag), size)
@@ -274,7 +279,9 @@ class UserRule(BatchingRule):
                 raise ValueError(
                     f"custom vmap rule ({name_of(rule)}) returned {o.aval.str_short()} where "
                     f"{want.str_short()} is needed: {self.name} gives {of.aval.str_short()}"
-                    f"{f' per example, and there are {size}' if flag else ''}."
+                    f"{f' per example, and there are {size}' if flag else ''}.\n"
+                    "  Put the batch axis first (jnp.moveaxis), convert with .astype, and say False of "
+                    "what has no batch axis."
                 )
 
 
@@ -289,9 +296,9 @@ class custom_vmap:
     Example: `f = custom_vmap(jnp.sin)`, then `f.def_vmap(lambda n, on, x: (jnp.sin(x), True))`.
     """
 
+    @api_boundary
     def __init__(self, fun: Callable[..., Any]) -> None:
-        if not callable(fun):
-            raise TypeError(f"Expected a callable value, got {fun!r}")
+        require_callable(fun)
         self.fun = fun
         self.vmap_rule: Callable[..., tuple[Any, Any]] | None = None
         functools.update_wrapper(self, fun, updated=())
@@ -312,12 +319,13 @@ class custom_vmap:
             raise TypeError(
                 f"The input arguments to the custom_vmap-decorated function {name_of(self.fun)} "
                 "could not be resolved to positional-only arguments. Binding failed with the "
-                f"error:\n{error}"
+                f"error:\n{error}\n"
+                f"  Call it as {name_of(self.fun)}{inspect.signature(self.fun)}."
             ) from error
         if self.vmap_rule is None:
             raise AttributeError(
                 f"No batching rule defined for custom_vmap function {name_of(self.fun)} using "
-                "def_vmap."
+                "def_vmap.\n  Give one: f.def_vmap(rule), with rule(axis_size, in_batched, *args)."
             )
         nodes, in_tree = lift_leaves(
             args,

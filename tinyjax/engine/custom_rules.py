@@ -38,7 +38,7 @@ from tinyjax.core.body import (
     outer_variables,
     reclose,
 )
-from tinyjax.core.errors import UnexpectedTracerError, user_line
+from tinyjax.core.errors import UnexpectedTracerError, require_callable, user_line
 from tinyjax.core.infos import Backward, CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.prune import prune
@@ -100,6 +100,11 @@ def hidden(name: str, value: UOp) -> UnexpectedTracerError:
         f"that is hidden in an object.\n{user_line(call_site())}\n"
         "  Let the rule close over it directly or in a pytree, or pass it as an argument."
     )
+
+
+AS_FUNCTION = "  Return as the value what the function itself returns for the same arguments."
+AS_ARGUMENT = "  Return the containers of the argument, or None for a part that is zero."
+"""What the rules of a function are to return."""
 
 
 class SymbolicZero:
@@ -219,14 +224,15 @@ class Application:
             raise TypeError(
                 f"Custom {kind} rule {name_of(rule)} for function {self.name} must produce a pair "
                 "whose first element has the same container (pytree) structure as the value of "
-                f"{self.name}: got {tree}, expected {self.out_tree}."
+                f"{self.name}: got {tree}, expected {self.out_tree}.\n{AS_FUNCTION}"
             )
         for o, of in zip(outs, self.out_avals or (), strict=False):
             if o.shape != of.shape or o.dtype != of.dtype:
                 raise TypeError(
                     f"Custom {kind} rule {name_of(rule)} for function {self.name} must produce a "
                     f"pair whose first element has the shapes and dtypes of the value of "
-                    f"{self.name}: got {o.aval.str_short()}, expected {of.str_short()}."
+                    f"{self.name}: got {o.aval.str_short()}, expected {of.str_short()}.\n"
+                    + AS_FUNCTION
                 )
 
     def pair(self, rule: Any, result: Any, kind: str, second: str) -> tuple[Any, Any]:
@@ -235,7 +241,7 @@ class Application:
             raise TypeError(
                 f"Custom {kind} rule {name_of(rule)} for function {self.name} must produce a pair "
                 f"(list or tuple of length two) representing the primal output and {second}, but "
-                f"got {result!r}."
+                f"got {result!r}.\n  Return (value, {second.split()[0]}): the value of {self.name} first."
             )
         return result[0], result[1]
 
@@ -265,7 +271,8 @@ class Application:
             raise TypeError(
                 f"Custom JVP rule {name_of(rule)} for function {self.name} must produce primal and "
                 "tangent outputs with equal container (pytree) structures, but got "
-                f"{out_tree} and {t_tree} respectively."
+                f"{out_tree} and {t_tree} respectively.\n"
+                "  Return a tangent for each array of the value, jnp.zeros_like(it) if it has none."
             )
         return (
             outs,
@@ -281,7 +288,8 @@ class Application:
             raise TypeError(
                 f"Custom JVP rule {name_of(rule)} for function {self.name} must produce primal and "
                 f"tangent outputs with equal shapes and dtypes, but got {out.aval.str_short()} and "
-                f"{node.aval.str_short()}."
+                f"{node.aval.str_short()}.\n  Bring the tangent to the value's: jnp.broadcast_to, "
+                ".astype."
             )
         return b.cast(node, out.dtype)
 
@@ -343,7 +351,8 @@ class Application:
                 f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce a "
                 "tuple "
                 "of length equal to the number of its differentiable arguments, "
-                f"{len(trees)}, but got {result!r}."
+                f"{len(trees)}, but got {result!r}.\n  Return a cotangent per argument, (ct,) for one "
+                "argument, and None where it is zero."
             )
         flat: list[Any] = []
         for i, (part, tree) in enumerate(zip(result, trees, strict=True)):
@@ -356,7 +365,7 @@ class Application:
                 raise TypeError(
                     f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce "
                     "cotangents with the tree structure of the arguments: for argument "
-                    f"{i} got {tree_structure(part)}, expected {tree}."
+                    f"{i} got {tree_structure(part)}, expected {tree}.\n{AS_ARGUMENT}"
                 ) from None
         numbered = [(i, ct) for i, ct in enumerate(flat) if i not in self.refs]
         found = [
@@ -383,14 +392,15 @@ class Application:
                 f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce "
                 "cotangents with the tree structure of the arguments: where an argument has an "
                 f"array {of.str_short()}, {leaf_paths('args', self.in_tree)[leaf]}, got "
-                f"{tree_structure(ct)}."
+                f"{tree_structure(ct)}.\n{AS_ARGUMENT}"
             )
         node = lift(ct)
         if node.shape != of.shape:
             raise ValueError(
                 f"Custom VJP bwd rule {name_of(rule)} for function {self.name} must produce "
                 f"cotangents of the arguments' shapes: got {node.aval.str_short()}, expected "
-                f"{of.str_short()}, for {leaf_paths('args', self.in_tree)[leaf]}."
+                f"{of.str_short()}, for {leaf_paths('args', self.in_tree)[leaf]}.\n"
+                "  Sum it over the axes along which the argument was broadcast."
             )
         return b.cast(node, of.dtype)
 
@@ -748,14 +758,14 @@ class CustomFunction:
 
     kind = "custom_jvp"
 
+    @api_boundary
     def __init__(
         self,
         fun: Callable[..., Any],
         nondiff_argnums: Sequence[int] = (),
         nondiff_argnames: Sequence[str] = (),
     ) -> None:
-        if not callable(fun):
-            raise TypeError(f"Expected a callable value, got {fun!r}")
+        require_callable(fun)
         self.fun = fun
         self.nondiff_argnums = (*nondiff_argnums, *positions(fun, nondiff_argnames))
         self.jvp_rule: Callable[..., Any] | None = None
@@ -804,7 +814,13 @@ class CustomFunction:
         if self.jvp_rule is None and self.vjp_rule is None:
             rule, kind = ("defjvp", "JVP") if self.kind == "custom_jvp" else ("defvjp", "VJP")
             raise AttributeError(
-                f"No {kind} defined for {self.kind} function {name_of(self.fun)} using {rule}."
+                f"No {kind} defined for {self.kind} function {name_of(self.fun)} using {rule}.\n"
+                + (
+                    "  Give one: f.defjvp(rule), with rule(primals, tangents) -> (value, tangent)."
+                    if kind == "JVP"
+                    else "  Give one: f.defvjp(fwd, bwd), with fwd(*args) -> (value, residuals) and "
+                    "bwd(residuals, ct)."
+                )
             )
         args = resolve_arguments(self.fun, args, kwargs)
         static = frozenset(i % len(args) for i in self.nondiff_argnums)
@@ -1235,7 +1251,8 @@ def resolve_arguments(
     if passed:
         raise TypeError(
             f"keyword-only arguments of {name_of(fun)} could not be resolved to positions: "
-            f"{passed}; a function with a custom rule takes positional arguments."
+            f"{passed}; a function with a custom rule takes positional arguments.\n"
+            "  Fix them with functools.partial before the rule is given, or make them positional."
         )
     return bound.args
 

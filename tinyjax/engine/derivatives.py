@@ -20,7 +20,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import close, fresh_var, open_body
 from tinyjax.core.dims import Size, is_symbolic
-from tinyjax.core.errors import GradTypeError, NotLinearError, make_error
+from tinyjax.core.errors import GradTypeError, NotLinearError, make_error, require_callable
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import (
@@ -224,19 +224,23 @@ def pick_arguments(
             "  Arguments are counted from 0; those given by keyword cannot be differentiated."
         ) from None
     if not numbers and not single:
-        raise ValueError(f"{what} needs at least one argnum; got an empty tuple")
+        raise ValueError(
+            f"{what} needs at least one argnum; got an empty tuple.\n"
+            "  Leave argnums out for the derivative with respect to the first argument."
+        )
     if any(not -len(args) <= i < len(args) for i in numbers):
         raise TypeError(
             f"Positional argnums {numbers if not single else argnums} of {what} require at least "
             f"{max(i + 1 if i >= 0 else -i for i in numbers)} positional arguments; "
             f"{name_of(fun)} was called with {len(args)}. Keyword arguments cannot be "
-            "differentiated."
+            "differentiated.\n  Pass the argument by position; positions are counted from 0."
         )
     normal = tuple(i % len(args) for i in numbers)
     if len(set(normal)) < len(normal):
         raise ValueError(
             f"argnums of {what} must name different arguments, got {argnums!r} for "
-            f"{len(args)} positional arguments of {name_of(fun)}."
+            f"{len(args)} positional arguments of {name_of(fun)}.\n  Counted from the front they are "
+            f"{normal}: name each once."
         )
     return normal, single
 
@@ -259,7 +263,8 @@ def check_input_dtype(node: UOp, path: str, what: str, holomorphic: bool, allow_
         if not dtypes.is_complex(dtype):
             raise GradTypeError(
                 f"{what} with holomorphic=True requires inputs with complex dtype, but got "
-                f"{dtypes.short_name(dtype)} for {path}."
+                f"{dtypes.short_name(dtype)} for {path}.\n"
+                f"  Convert it: jnp.asarray({path}, complex); or leave holomorphic=True out."
             )
     elif dtypes.is_complex(dtype) and what == "jacfwd":
         raise GradTypeError(
@@ -292,7 +297,7 @@ def check_scalar_output(out: Any, fun: Any, what: str, holomorphic: bool, has_au
             if isinstance(out, (tuple, list, dict)) and not has_aux
             else "\n  Perhaps a return statement is missing."
             if out is None
-            else ""
+            else "\n  Return one number, an array of shape ()."
         )
         raise GradTypeError(
             f"Gradient only defined for scalar-output functions. {name_of(fun)} returned "
@@ -310,7 +315,7 @@ def check_scalar_output(out: Any, fun: Any, what: str, holomorphic: bool, has_au
     if holomorphic and not dtypes.is_complex(node.dtype):
         raise GradTypeError(
             f"{what} with holomorphic=True requires outputs with complex dtype, but got "
-            f"{node.dtype.name}."
+            f"{node.dtype.name}.\n{NOT_HOLOMORPHIC}"
         )
     if not holomorphic and not dtypes.is_float(node.dtype):
         raise GradTypeError(
@@ -369,7 +374,7 @@ def _value_and_grad(
     allow_int: bool,
     what: str,
 ) -> Callable[..., Any]:
-    _check_callable(fun)
+    require_callable(fun)
 
     @functools.wraps(fun, updated=())
     @api_boundary
@@ -392,7 +397,7 @@ def _value_and_grad(
                 if not (isinstance(out, (tuple, list)) and len(out) == 2):
                     raise GradTypeError(
                         f"with has_aux=True, {name_of(fun)} must return a pair (value, aux); got "
-                        f"{type(out).__name__}: {_short(out)}"
+                        f"{type(out).__name__}: {_short(out)}.\n{NO_AUX}"
                     )
                 out, aux = out
             y = check_scalar_output(out, fun, what, holomorphic, has_aux)
@@ -448,11 +453,6 @@ def grad(
     return grad_of
 
 
-def _check_callable(fun: Any) -> None:
-    if not callable(fun):
-        raise TypeError(f"Expected a callable value, got {fun!r}")
-
-
 def split_aux(out: Any, fun: Any, has_aux: bool) -> tuple[Any, Any]:
     """(value, aux) of a function's result."""
     if not has_aux:
@@ -460,7 +460,7 @@ def split_aux(out: Any, fun: Any, has_aux: bool) -> tuple[Any, Any]:
     if not (isinstance(out, (tuple, list)) and len(out) == 2):
         raise TypeError(
             f"expected function with aux output to return a two-element tuple, but {name_of(fun)} "
-            f"returned {type(out).__name__}: {_short(out)}"
+            f"returned {type(out).__name__}: {_short(out)}.\n{NO_AUX}"
         )
     return out[0], out[1]
 
@@ -483,14 +483,37 @@ def tangent_node(t: Any, primal: UOp, path: str) -> UOp | None:
             "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in case of "
             "int/bool primal dtype the tangent dtype must be float0. Got primal dtype "
             f"{dtype_name(primal.dtype)} and so expected tangent dtype {dtype_name(expected.dtype)}, "
-            f"but got tangent dtype {dtype_name(found.dtype)} for {path}."
+            f"but got tangent dtype {dtype_name(found.dtype)} for {path}.\n"
+            + conversion("tangent", found, expected)
         )
     if found.shape != expected.shape:
         raise ValueError(
             "jvp called with different primal and tangent shapes; "
-            f"Got primal shape {primal.shape} and tangent shape as {found.shape} for {path}"
+            f"Got primal shape {primal.shape} and tangent shape as {found.shape} for {path}.\n"
+            + conversion("tangent", found, expected)
         )
     return None if node is None else b.cast(node, primal.dtype)
+
+
+TANGENTS = (
+    "  Give one tangent per array of the arguments: jax.tree.map(jnp.zeros_like, args) has them."
+)
+COTANGENT = (
+    "  Give one cotangent per array of the output: jax.tree.map(jnp.ones_like, out) has them."
+)
+NO_AUX = "  Return (value, aux), or leave has_aux=True out."
+NOT_HOLOMORPHIC = "  Return a complex value, or leave holomorphic=True out."
+"""What to do, where several errors have it in common."""
+
+
+def conversion(what: str, found: Aval, expected: Aval) -> str:
+    """What to do about a tangent or cotangent that does not fit."""
+    shape, dtype = expected.shape, dtype_name(expected.dtype)
+    if expected.dtype == dtypes.float0:
+        return f"  Integers have none that moves: give np.zeros({shape}, jax.dtypes.float0)."
+    if found.shape != shape:
+        return f"  Give a {what} of that shape, as jnp.ones({shape}, {dtype!r}) is."
+    return f"  Convert it: jnp.asarray({what}, {dtype!r})."
 
 
 def dtype_name(dtype: Any) -> str:
@@ -512,11 +535,12 @@ def jvp(
 
 @api_boundary
 def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) -> Any:
-    _check_callable(fun)
+    require_callable(fun)
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
         raise TypeError(
             "primal and tangent arguments to jax.jvp must be tuples or lists; found "
-            f"{type(primals).__name__} and {type(tangents).__name__}."
+            f"{type(primals).__name__} and {type(tangents).__name__}.\n"
+            "  Write jvp(f, (x,), (dx,)) for one argument."
         )
     paths = argument_paths(fun, primals, {})
     try:
@@ -527,7 +551,7 @@ def _jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool) ->
     if t_tree != tree:
         raise TypeError(
             "primal and tangent arguments to jax.jvp must have the same tree structure; primals "
-            f"have tree structure {tree} whereas tangents have tree structure {t_tree}."
+            f"have tree structure {tree} whereas tangents have tree structure {t_tree}.\n{TANGENTS}"
         )
     given = [tangent_node(t, n, p) for t, n, p in zip(t_leaves, nodes, paths, strict=True)]
     with open_trace("jvp", fun, staging=False) as trace:
@@ -601,7 +625,7 @@ def jvp_with_refs(fun: Any, primals: Sequence[Any], tangents: Sequence[Any], has
     if t_tree != tree_flatten(tuple(primals))[1]:
         raise TypeError(
             "primal and tangent arguments to jax.jvp must have the same tree structure, but "
-            f"tangents have tree structure {t_tree}."
+            f"tangents have tree structure {t_tree}.\n{TANGENTS}"
         )
     tangent_refs(t_leaves, places, "jax.jvp")
     refuse_twice([x[i] for x in (leaves, t_leaves) for i in places], name_of(fun))
@@ -666,7 +690,7 @@ class Linearized(LinearFunction):
         if tree != self.in_tree:
             raise TypeError(
                 f"linearized {self.name} was called with tangents of structure {tree}, but its "
-                f"inputs have structure {self.in_tree}."
+                f"inputs have structure {self.in_tree}.\n{TANGENTS}"
             )
         given = []
         for i, (t, of) in enumerate(zip(leaves, self.in_avals, strict=True)):
@@ -676,7 +700,8 @@ class Linearized(LinearFunction):
                     "linearized function called on tangent values inconsistent with the original primal "
                     f"values: Got tangent aval {found.str_short()} for primal aval {of.str_short()} but "
                     f"expected {expected.str_short()} (argument "
-                    f"{leaf_paths('tangents', self.in_tree)[i]} of the linearized {self.name})"
+                    f"{leaf_paths('tangents', self.in_tree)[i]} of the linearized {self.name}).\n"
+                    + conversion("tangent", found, expected)
                 )
             if node is not None:
                 given.append(b.cast(node, of.dtype))
@@ -705,13 +730,14 @@ class VjpFunction(LinearFunction):
                 f"The function returned by `jax.vjp` applied to {self.name} was called with "
                 f"{len(cotangent)} arguments, but functions returned by `jax.vjp` must be called "
                 "with a single argument corresponding to the output of the function being "
-                f"differentiated (even if that output is a tuple or other container)."
+                "differentiated (even if that output is a tuple or other container).\n"
+                "  Pass the cotangents of a tuple as one: f_vjp((ct1, ct2))."
             )
         leaves, tree = tree_flatten(cotangent[0])
         if tree != self.out_tree:
             raise ValueError(
                 "unexpected tree structure of argument to vjp function: got "
-                f"{tree}, but expected to match {self.out_tree}"
+                f"{tree}, but expected to match {self.out_tree}.\n{COTANGENT}"
             )
         cts: list[UOp] = []
         for i, (ct, of) in enumerate(zip(leaves, self.out_avals, strict=True)):
@@ -723,7 +749,8 @@ class VjpFunction(LinearFunction):
                     f"unexpected JAX type (e.g. shape/dtype) for argument to vjp function: got "
                     f"{found.str_short()}, but expected {expected.str_short()} because the "
                     f"corresponding output of the function {self.name} had JAX type "
-                    f"{of.str_short()} ({leaf_paths('output', self.out_tree)[i]})"
+                    f"{of.str_short()} ({leaf_paths('output', self.out_tree)[i]}).\n"
+                    + conversion("cotangent", found, expected)
                 )
             if node is not None and self.nonzero[i]:
                 cts.append(b.cast(node, of.dtype))
@@ -784,7 +811,7 @@ def linearize_arguments(
     fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool, kind: str, cls: Any
 ) -> Any:
     """Run `fun` on bound variables and split: (outputs, linear function, aux)."""
-    _check_callable(fun)
+    require_callable(fun)
     paths = argument_paths(fun, primals, {})
     try:
         nodes, tree = lift_leaves(tuple(primals), lambda: paths, f"primals of {kind}")
@@ -849,7 +876,7 @@ def linearize_with_refs(fun: Any, primals: Sequence[Any], has_aux: bool) -> Any:
         if t_tree != tree:
             raise TypeError(
                 f"linearized {name_of(fun)} was called with tangents of structure {t_tree}, but its "
-                f"inputs have structure {tree}."
+                f"inputs have structure {tree}.\n{TANGENTS}"
             )
         tangent_refs(t_leaves, places, f"linearized {name_of(fun)}")
         refuse_twice([t_leaves[i] for i in places], name_of(fun))
@@ -897,7 +924,8 @@ def linear_transpose(
         named = [", ".join(dtypes.short_name(d) for d in side) for side in kinds]
         raise TypeError(
             "linear_transpose only supports [float or complex] -> [float or complex], and integer -> "
-            f"integer functions, but got [{named[0]}] -> [{named[1]}]."
+            f"integer functions, but got [{named[0]}] -> [{named[1]}].\n"
+            "  Convert the arguments, or the results in the function, with .astype."
         )
     linear = (True,) * len(avals)
     rest = [*traced.captured, *map(current, traced.refs)]
@@ -912,14 +940,15 @@ def linear_transpose(
         if given_tree != traced.out_tree:
             raise TypeError(
                 f"cotangent tree does not match function output, expected {traced.out_tree} but got "
-                f"{given_tree}."
+                f"{given_tree}.\n{COTANGENT}"
             )
         cts = [lift(ct) for ct in given]
-        for ct, of in zip(cts, traced.out_avals, strict=True):
+        for i, (ct, of) in enumerate(zip(cts, traced.out_avals, strict=True)):
             if (ct.shape, ct.dtype) != (of.shape, of.dtype):
                 raise TypeError(
                     f"cotangent type does not match function output, expected {of.str_short()} but "
-                    f"got {ct.aval.str_short()}."
+                    f"got {ct.aval.str_short()} ({leaf_paths('output', traced.out_tree)[i]}).\n"
+                    + conversion("cotangent", ct.aval, of)
                 )
         cts = [b.cast(ct, of.dtype) for ct, of in zip(cts, traced.out_avals, strict=True)]
         if not inexact:  # no tangents, but the function itself is linear

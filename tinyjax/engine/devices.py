@@ -38,7 +38,7 @@ def checked_backend(backend: str | None) -> None:
         raise RuntimeError(
             f"Unknown backend: '{backend}' requested, but no platforms that are instances of "
             f"{backend} "
-            "are present. Platforms present are: cpu"
+            'are present. Platforms present are: cpu\n  Leave it out, or name "cpu".'
         )
 
 
@@ -71,7 +71,9 @@ def local_devices(
     `host_id`, an older name of `process_index`, changes nothing.
     """
     if process_index not in (None, 0):
-        raise ValueError(f"Unknown process_index {process_index}")
+        raise ValueError(
+            f"Unknown process_index {process_index}: there is one process.\n  Leave it out, or give 0."
+        )
     return devices(backend)
 
 
@@ -242,7 +244,8 @@ def make_array_from_callback(
         if part.shape != where.shard_shape(shape):
             raise ValueError(
                 f"make_array_from_callback: the callback returned shape {part.shape} for index "
-                f"{index}, {where.shard_shape(shape)} is needed"
+                f"{index}, {where.shard_shape(shape)} is needed.\n"
+                "  Return the part at the index that it is called with, data[index]."
             )
     return place(assembled(shape, where, parts, dtype), where)
 
@@ -256,7 +259,8 @@ def make_array_from_single_device_arrays(
     if len(arrays) != where.num_devices or any(tuple(np.shape(a)) != part for a in arrays):
         count = "one array" if where.num_devices == 1 else f"{where.num_devices} arrays"
         raise ValueError(
-            f"{count} of shape {part} is needed, got shapes {[np.shape(a) for a in arrays]}"
+            f"{count} of shape {part} is needed, got shapes {[np.shape(a) for a in arrays]}.\n"
+            "  Give one part per device of the sharding; sharding.shard_shape(shape) is its shape."
         )
     if len(arrays) == 1:
         return place(asarray(arrays[0]), where)

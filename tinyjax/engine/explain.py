@@ -95,7 +95,8 @@ class History:
         if config.jax_no_tracing:
             raise RuntimeError(
                 f"re-tracing function {name} for `jit`, but 'no_tracing' is set. It is needed because "
-                f"of {'; '.join(reason)}."
+                f"of {'; '.join(reason)}.\n"
+                "  Call it with such arguments before tracing is forbidden."
             )
         if config.jax_log_compiles:
             LOGGER.warning("Tracing and compiling %s for (%s)", name, new.describe())
@@ -120,5 +121,8 @@ def explain(f: Any) -> History:
     """
     history = getattr(f, "history", None)
     if not isinstance(history, History):
-        raise TypeError(f"explain needs a jitted function; got {f!r}")
+        raise TypeError(
+            f"explain needs a jitted function; got {f!r}.\n  Keep what jit returns and call and explain "
+            "that: step = jax.jit(f)."
+        )
     return history

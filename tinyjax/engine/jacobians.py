@@ -10,13 +10,14 @@ import numpy as np
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
-from tinyjax.core.errors import GradTypeError
+from tinyjax.core.errors import GradTypeError, require_callable
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_map, tree_unflatten
 from tinyjax.core.treedef import tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import (
+    NOT_HOLOMORPHIC,
     Argnums,
     check_input_dtype,
     float0_zeros,
@@ -106,7 +107,7 @@ def jacfwd(
     Shapes: for each output leaf, the tree of the arguments with leaves [*output, *input].
     Cost: that of one jvp batched over the number of inputs.
     """
-    _check_callable(fun)
+    require_callable(fun)
 
     @functools.wraps(fun, updated=())
     @api_boundary
@@ -127,7 +128,7 @@ def jacfwd(
                 if not dtypes.is_complex(leaf.dtype):
                     raise GradTypeError(
                         "jacfwd with holomorphic=True requires outputs with complex dtype, but got "
-                        f"{leaf.dtype.name}."
+                        f"{leaf.dtype.name}.\n{NOT_HOLOMORPHIC}"
                     )
         jacobian = tree_map(lambda j: chosen.arrange(split_last(j, chosen.nodes)), columns)
         return (jacobian, result[2]) if has_aux else jacobian
@@ -146,7 +147,7 @@ def jacrev(
 
     Shapes: as `jacfwd`. Cost: that of one vjp batched over the number of outputs.
     """
-    _check_callable(fun)
+    require_callable(fun)
 
     @functools.wraps(fun, updated=())
     @api_boundary
@@ -186,13 +187,18 @@ def check_output_dtype(out: UOp, fun: Any, holomorphic: bool) -> None:
     if holomorphic and not dtypes.is_complex(out.dtype):
         raise GradTypeError(
             "jacrev with holomorphic=True requires outputs with complex dtype, but got "
-            f"{out.dtype.name}."
+            f"{out.dtype.name}.\n{NOT_HOLOMORPHIC}"
         )
     if not holomorphic and not dtypes.is_float(out.dtype):
         raise GradTypeError(
             "jacrev requires real-valued outputs (output dtype that is a sub-dtype of "
             "np.floating), "
-            f"but {name_of(fun)} returned {dtypes.short_name(out.dtype)}."
+            f"but {name_of(fun)} returned {dtypes.short_name(out.dtype)}.\n"
+            + (
+                "  Pass holomorphic=True if it is, or differentiate real and imaginary part."
+                if dtypes.is_complex(out.dtype)
+                else "  Return floats: convert with .astype(float)."
+            )
         )
 
 
@@ -217,7 +223,7 @@ def fwd_and_bwd(
 
     The residuals are a pytree (the function that vjp returns), so both sides may be jitted.
     """
-    _check_callable(fun)
+    require_callable(fun)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         chosen = Chosen(fun, argnums, args, kwargs, "fwd_and_bwd")
@@ -230,8 +236,3 @@ def fwd_and_bwd(
     if not jitted:
         return forward, backward
     return jit(forward), jit(backward)
-
-
-def _check_callable(fun: Any) -> None:
-    if not callable(fun):
-        raise TypeError(f"Expected a callable value, got {fun!r}")

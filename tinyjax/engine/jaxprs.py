@@ -34,6 +34,7 @@ from tinyjax.core.printer import (
     value_text,
 )
 from tinyjax.core.sites import KEY as SITES_KEY
+from tinyjax.core.source import api_boundary
 from tinyjax.core.uop import UOp, const, const_value, substitute, token_of, toposort, tuple_of
 from tinyjax.engine.array import Array
 from tinyjax.engine.primitives import Params, Primitive, argreduce_equations, primitive_of, several
@@ -443,6 +444,7 @@ def effects_of(node: UOp, params: Params) -> frozenset[Effect]:
 # --- evaluation and walks -----------------------------------------------------------------------------
 
 
+@api_boundary
 def eval_jaxpr(
     jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source_info: bool = True
 ) -> list[Any]:

@@ -20,7 +20,7 @@ from tinyjax.core.avals import Aval
 from tinyjax.core.body import open_body
 from tinyjax.core.config import MISSING, config
 from tinyjax.core.dims import as_int
-from tinyjax.core.errors import StaticArgumentError
+from tinyjax.core.errors import StaticArgumentError, require_callable
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, hide_frames
@@ -155,8 +155,7 @@ class Jitted:
         info: CallInfo | None = None,
         kind: str = "jit",
     ) -> None:
-        if not callable(fun):
-            raise TypeError(f"Expected a callable value, got {fun!r}")
+        require_callable(fun)
         self.fun, self.kind = fun, kind
         self.info = info or CallInfo("jit", name_of(fun), inline=inline)
         self.max_traces, self.dynamic_shapes = max_traces, dynamic_shapes
@@ -167,7 +166,7 @@ class Jitted:
             raise ValueError(
                 "static_argnames and donate_argnames cannot intersect: "
                 f"{', '.join(map(repr, both))} of {name_of(fun)} is in both. A static argument is "
-                "a value of Python, whose memory cannot be donated."
+                "a value of Python, whose memory cannot be donated.\n  Name it in one of them."
             )
         self.keep_traces = True
         self._entries: dict[Hashable, Entry] = {}

@@ -84,7 +84,7 @@ def linear_call(
         if not dtypes.is_inexact(n.dtype):
             raise TypeError(
                 "linear_call: linear arguments have a floating or complex dtype, got "
-                f"{n.aval.str_short()}."
+                f"{n.aval.str_short()}.\n  Pass integers and flags in residual_args."
             )
     residuals = tree_unflatten(res_tree, range(len(held)))
     kinds = [h.aval for h in held]
@@ -104,7 +104,8 @@ def linear_call(
         if tree != lin_tree:
             raise TypeError(
                 "transpose output pytree structure must match that of linear inputs, got output "
-                f"structure {tree} and input structure {lin_tree}."
+                f"structure {tree} and input structure {lin_tree}.\n"
+                "  Return a cotangent for each of the linear arguments, in their containers."
             )
         return result
 

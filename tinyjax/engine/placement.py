@@ -119,7 +119,7 @@ class Sharding:
         if len(shape) <= self._axis or shape[self._axis] % len(self._devices):
             raise ValueError(
                 f"an array of shape {tuple(shape)} cannot lie as {self!r}: axis {self._axis} must be "
-                f"divisible by {len(self._devices)} devices"
+                f"divisible by {len(self._devices)} devices.\n  Pad it, or use fewer devices."
             )
         return shape[self._axis] // len(self._devices)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tinyjax.core import build as b
+from tinyjax.core.errors import require_callable
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_structure, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
@@ -41,12 +42,14 @@ def axis_size_of(
         if not -len(shape) <= axis < len(shape):
             raise ValueError(
                 f"pmap requires at least one argument with a mapped axis: {path} of "
-                f"{name_of(fun)} has shape {shape}, and axis {axis} of it is to be mapped."
+                f"{name_of(fun)} has shape {shape}, and axis {axis} of it is to be mapped.\n"
+                f"  Give it in_axes=None to share it, or an axis that it has."
             )
         return int(shape[axis])
     raise ValueError(
         f"pmap requires at least one argument with a mapped axis: {name_of(fun)} has none"
-        f"{'' if given is None else f', and axis_size={given} alone does not say what to map'}."
+        f"{'' if given is None else f', and axis_size={given} alone does not say what to map'}.\n"
+        "  Pass an array with one slice per device, and its axis in in_axes."
     )
 
 
@@ -72,8 +75,7 @@ def pmap(
     Raises: ValueError if nothing is mapped, sizes differ, or the axis is longer than the number of
     devices; RuntimeError for an unknown backend.
     """
-    if not callable(fun):
-        raise TypeError(f"Expected a callable value, got {fun!r}")
+    require_callable(fun)
     static = as_numbers(_sequence(static_broadcasted_argnums))
     available = devices_of(backend) if devices is None else list(devices)
 

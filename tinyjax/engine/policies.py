@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinyjax.core.ops import Op
+from tinyjax.core.source import api_boundary
 from tinyjax.core.uop import UOp
 
 Policy = Callable[..., Any]
@@ -66,7 +67,10 @@ def node_policy(policy: Any) -> NodePolicy | None:
     if policy is None or isinstance(policy, NodePolicy):
         return policy
     if not callable(policy):
-        raise TypeError(f"checkpoint: policy must be callable or None, got {policy!r}")
+        raise TypeError(
+            f"checkpoint: policy must be callable or None, got {policy!r}.\n"
+            "  Pass one of jax.checkpoint_policies, as save_only_these_names('h') is."
+        )
     return NodePolicy(policy)
 
 
@@ -148,6 +152,7 @@ def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy
     return policy
 
 
+@api_boundary
 def save_and_offload_only_these_names(
     *,
     names_which_can_be_saved: Sequence[str],
@@ -159,7 +164,10 @@ def save_and_offload_only_these_names(
     saved, offloaded = tuple(names_which_can_be_saved), tuple(names_which_can_be_offloaded)
     both = sorted(set(saved) & set(offloaded))
     if both:
-        raise ValueError(f"The names should be exclusive and should not intersect. Got {both}")
+        raise ValueError(
+            f"The names should be exclusive and should not intersect. Got {both}\n"
+            "  List each as one to be saved or as one to be offloaded."
+        )
     return _save_and_offload(saved, offloaded, offload_src, offload_dst)
 
 

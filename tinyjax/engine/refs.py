@@ -121,7 +121,8 @@ def checked_value(ref: Ref, shape: tuple[int, ...], value: Any, what: str) -> Ar
     if node.shape and node.shape != shape:
         raise ValueError(
             f"Invalid shape for `{what}`. Ref shape: {ref.shape}. Expected shape: {shape}. Value "
-            f"shape: {node.shape}."
+            f"shape: {node.shape}.\n  Bring the value to that shape, as jnp.broadcast_to(value, {shape}) "
+            "does."
         )
     return finish_all([b.cast(node, ref.dtype)])[0]
 

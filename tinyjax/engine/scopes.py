@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tinyjax.core.errors import require_callable
 from tinyjax.core.source import named_scope
 from tinyjax.engine.tracing import name_of, traces
 from tinyjax.engine.values import shaped_abstractify
@@ -15,8 +16,7 @@ from tinyjax.interpreters.trace import no_traces
 
 def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:
     """`fun` with its operations recorded under a name."""
-    if not callable(fun):
-        raise TypeError(f"Expected a callable value, got {fun!r}")
+    require_callable(fun)
     label = name or name_of(fun)
 
     @functools.wraps(fun, updated=())

@@ -97,7 +97,8 @@ def by_argument(fun: Callable[..., Any], spec: Any, args: Sequence[Any], kwargs:
     if isinstance(spec, (tuple, list)):
         if len(spec) > len(args):
             raise ValueError(
-                f"dynamic_shapes has {len(spec)} entries for {len(args)} positional arguments."
+                f"dynamic_shapes has {len(spec)} entries for {len(args)} positional arguments.\n"
+                "  Give a dict by name for arguments that are passed by keyword."
             )
         return [*spec, *[None] * (len(args) - len(spec))], dict.fromkeys(kwargs)
     if not isinstance(spec, dict):
@@ -142,7 +143,8 @@ def symbolic_avals(
         for axis, size in symbolic.items():
             if not -len(shape) <= axis < len(shape):
                 raise ValueError(
-                    f"dynamic_shapes of {paths()[i]}: it has no axis {axis}, its shape is {of.shape}."
+                    f"dynamic_shapes of {paths()[i]}: it has no axis {axis}, its shape is {of.shape}.\n"
+                    "  Axes are counted from 0."
                 )
             shape[axis] = size
         made.append(of.update(shape=tuple(shape)) if symbolic else of)
@@ -212,7 +214,7 @@ def solve(
             raise ValueError(
                 f"{place(i, axis)} has size {value}, but it is {size} = {evaluate(size, found)} where "
                 + ", ".join(f"{a.name} = {found[a]}" for a in dims_of([size]))
-                + "."
+                + f".\n  Pad or cut the axis to {evaluate(size, found)}."
             )
         for atom, _, _ in new:
             where = f"{atom.name} (from {place(i, axis)}, which is {size})"
@@ -263,5 +265,6 @@ def mismatch(path: str, of: Aval, given: Aval) -> TypeError:
     """The error for an argument that the symbolic aval does not describe."""
     return TypeError(
         "Argument types differ from the types for which this computation was compiled: argument "
-        f"{path} compiled for {of.str_short()}, called with {given.str_short()}."
+        f"{path} compiled for {of.str_short()}, called with {given.str_short()}.\n"
+        "  Convert the argument, or lower and compile the function for what it is."
     )

@@ -14,12 +14,13 @@ from tinyjax.core.avals import Aval, aval
 from tinyjax.core.body import hoist_memory, inherited
 from tinyjax.core.composites import raised_body
 from tinyjax.core.dims import as_sizes, largest
+from tinyjax.core.errors import require_callable
 from tinyjax.core.prune import prune
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.uop import UOp
-from tinyjax.engine.array import Array
+from tinyjax.engine.array import NO_AXIS, Array
 from tinyjax.engine.compiled import SizedRun, executable
 from tinyjax.engine.jit import Jitted, as_buffer
 from tinyjax.engine.placement import ON_FIRST
@@ -49,7 +50,9 @@ class ShapeDtypeStruct:
         self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False
     ) -> None:
         if dtype is None:
-            raise ValueError("ShapeDtypeStruct: dtype must be specified.")
+            raise ValueError(
+                "ShapeDtypeStruct: dtype must be specified.\n  Give one: ShapeDtypeStruct(x.shape, x.dtype)."
+            )
         self.shape: tuple[int, ...] = as_sizes(shape, "shape of ShapeDtypeStruct")
         self.dtype = dtype if dtypes.is_key(dtype) else dtypes.as_dtype(dtype)
         self.sharding, self.weak_type = sharding, weak_type
@@ -64,9 +67,10 @@ class ShapeDtypeStruct:
         """Number of elements."""
         return aval(self.shape, self.dtype).size
 
+    @api_boundary
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of unsized object")
+            raise TypeError(f"len() of unsized object\n{NO_AXIS}")
         return self.shape[0]
 
     @staticmethod
@@ -216,11 +220,15 @@ class Stages(Stage):
         """Types of the results, in their tree."""
         return tree_unflatten(self.traced.out_tree, list(self.traced.out_avals))
 
+    @api_boundary
     def lower(self, *, lowering_platforms: Sequence[str] | None = None) -> Lowered:
         """Go on to kernels and machine code. Raises: ValueError for a platform other than the CPU."""
         other = [p for p in lowering_platforms or () if p != PLATFORM]
         if other:
-            raise ValueError(f"cannot lower for platforms {other}: there is only {PLATFORM!r}")
+            raise ValueError(
+                f"cannot lower for platforms {other}: there is only {PLATFORM!r}.\n"
+                "  Leave lowering_platforms out."
+            )
         return Lowered(self)
 
 
@@ -408,7 +416,8 @@ class Compiled(Stage):
         leaves, tree = tree_flatten((tuple(dynamic), rest))
         if tree != stages.in_tree:
             raise TypeError(
-                f"Function compiled with input pytree {stages.in_tree} but called with {tree}."
+                f"Function compiled with input pytree {stages.in_tree} but called with {tree}.\n"
+                "  Call it with the containers it was lowered for, without the static arguments."
             )
         nodes = [lift(x) for x in leaves if not isinstance(x, Ref)]
         paths = functools.partial(stages.jitted._paths, args, kwargs)
@@ -416,7 +425,7 @@ class Compiled(Stage):
         if any(n.free for n in nodes):
             raise TypeError(
                 "Cannot apply JAX transformations to a function lowered and compiled for a "
-                "particular signature."
+                "particular signature.\n  Transform first, then compile: jax.jit(jax.grad(f)).lower(x)."
             )
         refs = [x for x in leaves if isinstance(x, Ref)]
         traced = stages.traced.bound(refs, name_of(stages.jitted.fun))
@@ -461,8 +470,7 @@ def make_jaxpr(
     `axis_env` has (name, size) of axes that collectives in `fun` may mention; the jaxpr has the
     place along each that is mentioned as a constant without a value.
     """
-    if not callable(fun):
-        raise TypeError(f"Expected a callable value, got {fun!r}")
+    require_callable(fun)
 
     @functools.wraps(fun, updated=())
     def jaxpr_of(*args: Any, **kwargs: Any) -> Any:

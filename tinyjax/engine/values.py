@@ -64,7 +64,7 @@ def snapshot(x: np.ndarray) -> Buffer:
     if x.dtype == object or x.dtype.kind in "SUMm":
         raise TypeError(
             f"Value of dtype {x.dtype} is not a valid JAX array type. Only arrays of numeric types "
-            "are supported by JAX."
+            "are supported by JAX.\n  Convert it to numbers with .astype(float), or keep it in Python."
         )
     if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
         raise ValueError(

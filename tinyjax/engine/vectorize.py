@@ -11,6 +11,7 @@ import numpy as np
 from tinyjax.core import build as b
 from tinyjax.core.avals import aval
 from tinyjax.core.dims import as_size
+from tinyjax.core.errors import require_callable
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import leaf_paths, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
@@ -25,6 +26,11 @@ from tinyjax.engine.values import finish_all
 from tinyjax.interpreters.batch import batch, spread
 from tinyjax.interpreters.trace import open_trace, rebind, state
 
+SHARED = (
+    "  Give it in_axes=None (and by position) if all examples share it, or an axis that it has."
+)
+"""What to do with an argument that has no axis to be mapped."""
+
 
 def in_axes_per_leaf(fun: Any, in_axes: Any, args: tuple[Any, ...], tree: Any) -> list[Any]:
     """One axis (or None) per leaf of the positional arguments."""
@@ -34,13 +40,15 @@ def in_axes_per_leaf(fun: Any, in_axes: Any, args: tuple[Any, ...], tree: Any) -
     if not one and not isinstance(in_axes, tuple) and not _single_tree(in_axes, args):
         raise TypeError(
             f"vmap in_axes must be an int, None, or a tuple of entries corresponding to the "
-            f"positional arguments passed to the function, but got {in_axes!r}."
+            f"positional arguments passed to the function, but got {in_axes!r}.\n"
+            "  Write in_axes=(axes of the first argument, axes of the second, ...)."
         )
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
         raise ValueError(
             f"vmap in_axes must be an int, None, or a tuple of entries corresponding to the "
             f"positional arguments passed to the function, but got len(in_axes)={len(in_axes)}, "
-            f"len(args)={len(args)} for {name_of(fun)}"
+            f"len(args)={len(args)} for {name_of(fun)}.\n"
+            "  Give each argument its axis, and None to one that all examples share."
         )
     if not isinstance(in_axes, (int, tuple, type(None))):
         in_axes = (in_axes,)  # one argument whose tree it matches
@@ -68,19 +76,20 @@ def mapped_size(
             continue
         if not isinstance(axis, (int, np.integer)):
             raise TypeError(
-                f"vmap in_axes must be integers or None, but the entry for {path} is {axis!r}"
+                f"vmap in_axes must be integers or None, but the entry for {path} is {axis!r}.\n"
+                "  Give the number of its axis, or None if all examples share it."
             )
         if not node.shape:
             raise ValueError(
                 f"vmap was requested to map its argument along axis {axis}, which implies that its "
                 f"rank should be at least {axis + 1 if axis >= 0 else -axis}, but is only 0 (its "
-                f"shape is ()): argument {path} of {name_of(fun)}"
+                f"shape is ()): argument {path} of {name_of(fun)}.\n{SHARED}"
             )
         if not -node.ndim <= axis < node.ndim:
             raise ValueError(
                 f"vmap was requested to map its argument along axis {axis}, which implies that its "
                 f"rank should be at least {axis + 1 if axis >= 0 else -axis}, but is only "
-                f"{node.ndim} (its shape is {node.shape}): argument {path} of {name_of(fun)}"
+                f"{node.ndim} (its shape is {node.shape}): argument {path} of {name_of(fun)}.\n{SHARED}"
             )
         position = int(axis) % node.ndim
         normal.append(position)
@@ -91,10 +100,12 @@ def mapped_size(
         sizes.setdefault(as_size(axis_size), []).append(f"axis_size={axis_size} was given")
     if not sizes:
         raise ValueError(
-            "vmap must have at least one non-None value in in_axes"
+            "vmap must have at least one non-None value in in_axes.\n"
+            "  Give what differs between examples its axis, as in in_axes=(0, None)."
             if axes
             else f"vmap wrapped function {name_of(fun)} must be passed at least one argument "
-            "containing an array, got empty *args and **kwargs"
+            "containing an array, got empty *args and **kwargs.\n"
+            "  Pass what is mapped as an argument, or give axis_size."
         )
     if len(sizes) > 1:
         lines = [f"  * size {size}: {line}" for size, where in sizes.items() for line in where]
@@ -124,8 +135,7 @@ def vmap(
     Raises: ValueError naming the argument path whose size or rank does not fit.
     Cost: that of `fun` on arrays with one more axis; nothing is looped over.
     """
-    if not callable(fun):
-        raise TypeError(f"Expected a callable value, got {fun!r}")
+    require_callable(fun)
 
     @functools.wraps(fun, updated=())
     @api_boundary
@@ -206,7 +216,8 @@ def place_axis(
     if not -rank <= axis < rank:
         raise ValueError(
             f"axis {axis} is out of bounds for array of dimension {rank}: out_axes of vmap of "
-            f"{name_of(fun)} for {leaf_paths('output', tree)[number]}"
+            f"{name_of(fun)} for {leaf_paths('output', tree)[number]}.\n"
+            f"  With the batch axis it has {rank}: give one from {-rank} to {rank - 1}."
         )
     return b.moveaxis(value if flag else spread(value, size), 0, axis % rank)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes
+from tinyjax.core.describe import describe_value
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_structure, tree_unflatten
 from tinyjax.core.uop import UOp
@@ -18,6 +19,9 @@ from tinyjax.engine.values import finish_all, lift
 from tinyjax.interpreters import jet as interpreter
 from tinyjax.interpreters.linearize import tangent_aval
 from tinyjax.interpreters.trace import open_trace
+
+ALONE = "  Give each array of a tree as an argument of its own, and a list as jnp.asarray(it)."
+"""What to do with what is no array."""
 
 
 @api_boundary
@@ -39,17 +43,25 @@ def jet(
     """
     if len(primals) != len(series):
         raise ValueError(
-            f"jet needs a series for each primal, got {len(primals)} primals and {len(series)} series"
+            f"jet needs a series for each primal, got {len(primals)} primals and {len(series)} series.\n"
+            "  Give both as tuples of equal length: jet(f, (x,), ((x1, x2),))."
         )
     if len({len(terms) for terms in series}) != 1:
-        raise ValueError("jet terms have inconsistent lengths for different arguments")
+        raise ValueError(
+            "jet terms have inconsistent lengths for different arguments: "
+            f"{[len(terms) for terms in series]}.\n  Fill the shorter with zeros, jnp.zeros_like(x)."
+        )
     order = len(series[0])
     for i, (primal, terms) in enumerate(zip(primals, series, strict=True)):
         if tree_structure(primal).num_nodes != 1 or tree_structure(primal).num_leaves != 1:
-            raise ValueError(f"primal value at position {i} is not an array")
+            raise ValueError(
+                f"primal value at position {i} is not an array, got {describe_value(primal)}.\n{ALONE}"
+            )
         for j, term in enumerate(terms):
             if tree_structure(term).num_nodes != 1 or tree_structure(term).num_leaves != 1:
-                raise ValueError(f"term {j} for argument {i} is not an array")
+                raise ValueError(
+                    f"term {j} for argument {i} is not an array, got {describe_value(term)}.\n{ALONE}"
+                )
     paths = argument_paths(fun, primals, {})
     nodes, tree = lift_leaves(tuple(primals), lambda: paths, "primals of jet")
     weights = [1 / math.factorial(k) if factorial_scaled else 1.0 for k in range(1, order + 1)]
@@ -86,7 +98,8 @@ def term_of(term: Any, primal: UOp, path: str) -> UOp:
     node = lift(term, path)
     if node.shape != primal.shape:
         raise ValueError(
-            f"jet: a term for {path} has shape {node.shape}, the argument has {primal.shape}"
+            f"jet: a term for {path} has shape {node.shape}, the argument has {primal.shape}.\n"
+            f"  Give a term of that shape, as jnp.zeros_like({path}) is."
         )
     return b.cast_like(node, tangent_aval(primal.aval))
 

@@ -217,10 +217,13 @@ def odeint(
     for leaf in tree_flatten(args)[0]:
         if not is_array_like(leaf):
             raise TypeError(
-                f"The contents of odeint *args must be arrays or scalars, but got {leaf!r}."
+                f"The contents of odeint *args must be arrays or scalars, but got {leaf!r}.\n"
+                "  Close over it, or fix it with functools.partial."
             )
     if not is_array_like(t) or not dtypes.is_float(jnp.asarray(t).dtype):
-        raise TypeError(f"t must be an array of floats, but got {t!r}.")
+        raise TypeError(
+            f"t must be an array of floats, but got {t!r}.\n  Convert it: jnp.asarray(t, float)."
+        )
     t = jnp.asarray(t)
     options = (float(rtol), float(atol), float(mxstep), float(hmax))
     example = (y0, t[0], *args)

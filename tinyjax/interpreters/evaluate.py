@@ -179,18 +179,26 @@ def callback(node: UOp, args: list[Array]) -> list[Array]:
     return [*outs, token]
 
 
+AS_DECLARED = "  Return what result_shape_dtypes declares, or declare there what is returned."
+"""What the results of a callback must be."""
+
+
 def called(info: Any, out: Sequence[Aval], args: Sequence[Array]) -> list[Array]:
     """One call of a callback, its results checked."""
     found = info.callback(*args)
     found = [] if found is None and not out else found
     values = list(found) if isinstance(found, (list, tuple)) else [found]
     if len(values) != len(out):
-        raise ValueError(f"callback returned {len(values)} values, {len(out)} were declared")
+        raise ValueError(
+            f"callback returned {len(values)} values, {len(out)} were declared.\n{AS_DECLARED}"
+        )
     checked = []
     for value, of in zip(values, out):
         y = np.asarray(value)
         if y.shape != storage_shape(of):
-            raise ValueError(f"callback returned shape {y.shape}, {of.str_short()} was declared")
+            raise ValueError(
+                f"callback returned shape {y.shape}, {of.str_short()} was declared.\n{AS_DECLARED}"
+            )
         checked.append(movement.contiguous(y.astype(storage_dtype(of))))
     return checked
 

@@ -548,7 +548,8 @@ def custom_lin_transpose(n: UOp, cts: Sequence[Cotangent], linear: Linear) -> li
     info: CustomLinInfo = n.arg
     if info.backward is None:
         raise TypeError(
-            f"transpose_solve required for backwards mode automatic differentiation of {info.name}"
+            f"transpose_solve required for backwards mode automatic differentiation of {info.name}.\n"
+            "  Pass transpose_solve to custom_linear_solve, or symmetric=True if the matrix is."
         )
     held, refs = n.src[: info.num_residuals], info.refs
     captured: Sequence[UOp] = ()

@@ -7,6 +7,7 @@ from typing import Any
 
 from tinyjax.core.config import config
 from tinyjax.core.dims import as_int
+from tinyjax.core.errors import require_callable
 from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import tree_unflatten
 from tinyjax.engine.array import Array
@@ -39,8 +40,8 @@ def bounded_while(
     Source: Griewank, "Achieving logarithmic growth of temporal and spatial complexity" (1992); as a
     tree of scans with early exit: Kidger, "On Neural Differential Equations" (2021).
     """
-    if not (callable(body_fun) and callable(cond_fun)):
-        raise TypeError("lax.bounded_while: body_fun and cond_fun arguments should be callable.")
+    what = "lax.bounded_while: body_fun and cond_fun arguments should be callable"
+    require_callable(body_fun, cond_fun, what=what)
     steps = as_int(max_steps, "max_steps of bounded_while")
     base = as_int(base, "base of bounded_while")
     if steps < 0:

@@ -155,7 +155,7 @@ def single(name: str, axis_name: AxisName) -> AxisName:
     names = names_of(axis_name)
     if len(names) != 1:
         raise NotImplementedError(
-            f"{name} over several axes at once: apply it to one after the other"
+            f"{name} over several axes at once is not supported.\n  Apply it to one after the other."
         )
     return names[0]
 
@@ -215,8 +215,7 @@ def psum_scatter(
             raise ValueError(
                 f"reduce_scatter operand scatter dimension size {have} must "
                 f"{'be divisible by' if tiled else 'match'} the size {size} of axis "
-                f"{axis_name!r}: got "
-                f"shape {n.shape}"
+                f"{axis_name!r}: got shape {n.shape}.\n{fitting_size(place, have, size, tiled)}"
             )
         middle = (have // size,) if tiled else ()
         shape = (*n.shape[:place], *middle, *n.shape[place + 1 :])
@@ -225,23 +224,41 @@ def psum_scatter(
     return exchange(Op.REDUCE_SCATTER, x, single("psum_scatter", axis_name), arg)
 
 
+def fitting_size(axis: int, have: int, size: int, tiled: bool) -> str:
+    """What to do about an axis that cannot be dealt out to the participants of a mapped one."""
+    if not tiled and have and have % size == 0:
+        return "  Pass tiled=True to divide the axis."
+    wanted = f"a multiple of {size}" if tiled else f"{size}"
+    return f"  Pad or reshape the operand so that the size of its axis {axis} is {wanted}."
+
+
 def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> Any:
     """Send to other participants: `perm` has (source, destination) pairs; the rest get zeros."""
     pairs = tuple((int(i), int(j)) for i, j in perm)
     size = open_axis(single("ppermute", axis_name))[0]
     sources, targets = [i for i, _ in pairs], [j for _, j in pairs]
     if len(set(sources)) != len(pairs) or len(set(targets)) != len(pairs):
-        raise ValueError(f"ppermute sources and destinations must be unique, got {pairs}.")
+        raise ValueError(
+            f"ppermute sources and destinations must be unique, got {pairs}.\n"
+            "  Let each send once and receive once; lax.all_gather gives all values to all."
+        )
     if any(not 0 <= i < size for i in (*sources, *targets)):
-        raise ValueError(f"ppermute got {pairs} for axis {axis_name!r} of size {size}")
+        raise ValueError(
+            f"ppermute got {pairs} for axis {axis_name!r} of size {size}.\n"
+            f"  Sources and destinations are counted from 0 to {size - 1}."
+        )
     return exchange(Op.PPERMUTE, x, single("ppermute", axis_name), lambda n, _: (pairs,))
 
 
 def pshuffle(x: Any, axis_name: AxisName, perm: Sequence[int]) -> Any:
     """Participant i gets the value of participant perm[i]."""
     order = [int(i) for i in perm]
-    if set(order) != set(range(axis_size(axis_name))):
-        raise ValueError(f"`perm` does not represent a permutation: {order}")
+    size = axis_size(axis_name)
+    if set(order) != set(range(size)):
+        raise ValueError(
+            f"`perm` does not represent a permutation: {order} for axis {axis_name!r} of size {size}.\n"
+            f"  Name each of 0 to {size - 1} once."
+        )
     return ppermute(x, axis_name, [(source, i) for i, source in enumerate(order)])
 
 
@@ -268,7 +285,8 @@ def all_to_all(
         if have % size if tiled else have != size:
             raise ValueError(
                 f"all_to_all requires the size of the mapped axis axis_name to equal "
-                f"x.shape[split_axis], but they are {size} and {have} respectively."
+                f"x.shape[split_axis], but they are {size} and {have} respectively.\n"
+                + fitting_size(split, have, size, tiled)
             )
         shape = list(n.shape)
         if tiled:

@@ -590,7 +590,8 @@ def conv_shape_tuple(
     space = len(lhs_shape) - 2
     if len(strides) != space:
         raise TypeError(
-            f"Wrong number of strides for {space} spatial dimensions: {tuple(strides)}."
+            f"Wrong number of strides for {space} spatial dimensions: {tuple(strides)}.\n"
+            "  Give one stride per spatial axis, without batch and features."
         )
     pairs = window_padding(pads, lhs_shape[2:], rhs_shape[2:], strides, [1] * space)
     sizes = [
@@ -699,7 +700,9 @@ def ragged_dot(
     """
     canonical_precision(precision)
     if group_offset is not None:
-        raise ValueError("ragged_dot: group_offset is for shards of groups; there is one here")
+        raise ValueError(
+            "ragged_dot: group_offset is for shards of groups; there is one here.\n  Leave it out."
+        )
     x, w = lift(lhs), lift(rhs)
     sizes = lift(group_sizes)
     if x.ndim != 2 or w.ndim != 3 or sizes.shape != w.shape[:1] or x.shape[1] != w.shape[1]:
@@ -710,7 +713,10 @@ def ragged_dot(
             operands={"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes},
         )
     if not dtypes.is_integer(sizes.dtype):
-        raise TypeError(f"ragged_dot group_sizes must be integers, got {sizes.aval.str_short()}")
+        raise TypeError(
+            f"ragged_dot group_sizes must be integers, got {sizes.aval.str_short()}.\n"
+            "  Convert them with .astype(int)."
+        )
     m, groups = x.shape[0], w.shape[0]
     ends = b.prefix("add", b.cast(sizes, b.INT32), 0)
     starts = b.sub(ends, b.cast(sizes, b.INT32))

@@ -20,7 +20,7 @@ from tinyjax.core.avals import TOKEN, Aval, aval
 from tinyjax.core.body import fresh_var, open_body, open_vars, params_of, reclose
 from tinyjax.core.config import MISSING, config
 from tinyjax.core.dims import as_int, as_size, is_symbolic, maximum
-from tinyjax.core.errors import CarryTypeError, ConcretizationTypeError
+from tinyjax.core.errors import CarryTypeError, ConcretizationTypeError, require_callable
 from tinyjax.core.infos import ScanInfo, WhileInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, function_location
@@ -116,8 +116,7 @@ def scan(
     Raises: TypeError if the carry changes type (only the differing leaves are listed); ValueError
     if leading axes differ. Cost: the body is staged and compiled once; differentiable both ways.
     """
-    if not callable(f):
-        raise TypeError("lax.scan: f argument should be a callable.")
+    require_callable(f, what="lax.scan: f argument should be a callable")
     try:
         x_nodes, x_tree = lift_leaves(xs, lambda: tree_paths("xs", xs), "xs of scan")
     except RefArgument:
@@ -127,7 +126,7 @@ def scan(
         if not n.shape:
             raise ValueError(
                 f"scan got value with no leading axis to scan over: {tree_paths('xs', xs)[i]} is "
-                "a scalar"
+                "a scalar.\n  Close over what is the same in all steps, or put it into the carry."
             )
         lengths.setdefault(n.shape[0], tree_paths("xs", xs)[i])
     if length is not None:
@@ -135,13 +134,19 @@ def scan(
         if any(size != length for size in lengths):
             raise ValueError(
                 f"scan got `length` argument of {length} which disagrees with leading axis sizes "
-                f"{list(lengths)}."
+                f"{list(lengths)}.\n  Leave `length` out, or cut or pad xs to it."
             )
     elif len(lengths) > 1:
         listed = ", ".join(f"{p}: {size}" for size, p in lengths.items())
-        raise ValueError(f"scan got values with different leading axis sizes: {listed}.")
+        raise ValueError(
+            f"scan got values with different leading axis sizes: {listed}.\n  Cut or pad them to one "
+            "length; close over what is the same in all steps."
+        )
     elif not lengths:
-        raise ValueError("scan got no values to scan over and `length` not provided.")
+        raise ValueError(
+            "scan got no values to scan over and `length` not provided.\n"
+            "  Say how many steps there are: length=n."
+        )
     else:
         (length,) = lengths
     carry_nodes, carry_tree = lift_leaves(init, lambda: tree_paths("init", init), "init of scan")
@@ -253,7 +258,7 @@ def stage_carry(
         if kind is None or kind[0] not in (tuple, list) or len(parts) != 2:
             raise TypeError(
                 f"{name} body output must be a pair (carry, y), got a result of structure "
-                f"{out_tree}."
+                f"{out_tree}.\n  Return (carry, None) where there is nothing to collect."
             )
         outs = traced.out_avals[: parts[0].num_leaves]
         if parts[0] != tree:
@@ -281,7 +286,10 @@ def scan_in_python(
     if reverse:
         ys.reverse()
     if not ys:
-        raise ValueError("zero-length scan is not supported with jit disabled")
+        raise ValueError(
+            "zero-length scan is not supported with jit disabled.\n  Leave the loop out if there are "
+            "no steps, or run it within jax.disable_jit(False)."
+        )
     leaves = [tree_flatten(y)[0] for y in ys]
     y_tree = tree_flatten(ys[0])[1]
     stacked = [
@@ -294,8 +302,7 @@ def scan_in_python(
 def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """`f` on each slice of the leading axis, one after the other (`vmap` in chunks of
     `batch_size`)."""
-    if not callable(f):
-        raise TypeError("lax.map: f argument should be callable.")
+    require_callable(f, what="lax.map: f argument should be callable")
     if batch_size is not None:
         return map_in_batches(f, xs, as_size(batch_size, "batch_size"))
     return scan(lambda _, x: ((), f(x)), (), xs)[1]
@@ -340,8 +347,8 @@ def while_loop(
     condition
     is not one bool.
     """
-    if not (callable(body_fun) and callable(cond_fun)):
-        raise TypeError("lax.while_loop: body_fun and cond_fun arguments should be callable.")
+    what = "lax.while_loop: body_fun and cond_fun arguments should be callable"
+    require_callable(body_fun, cond_fun, what=what)
     nodes, tree = lift_leaves(
         init_val, lambda: tree_paths("init_val", init_val), "init_val of while_loop"
     )
@@ -443,14 +450,14 @@ def fori_loop(
     Dtype: `i` is weak like a Python int if both bounds are known, else it has that of the bounds.
     Raises: TypeError for bounds of different dtypes, unless one is a Python int.
     """
-    if not callable(body_fun):
-        raise TypeError("lax.fori_loop: body_fun argument should be callable.")
+    require_callable(body_fun, what="lax.fori_loop: body_fun argument should be callable")
     low, high = lift(lower, "lower"), lift(upper, "upper")
     for n, name in ((low, "lower"), (high, "upper")):
         if n.shape or not dtypes.is_integer(n.dtype):
             raise TypeError(
                 f"lower and upper arguments to fori_loop must be integer scalars, got "
-                f"{n.aval.str_short()} for {name}."
+                f"{n.aval.str_short()} for {name}.\n  Convert it: int({name}), or "
+                f"{name}.astype(int) if it is traced."
             )
     dtype, weak = index_type(low.aval, high.aval)
     static = all(known(x) for x in (lower, upper))
@@ -470,7 +477,8 @@ def fori_loop(
         return value
     if unroll is not None and unroll is not False and unroll != 1:
         raise ValueError(
-            "Can only use `unroll` in `fori_loop` if the loop bounds are statically known."
+            "Can only use `unroll` in `fori_loop` if the loop bounds are statically known.\n"
+            "  Give the bounds as Python ints (static arguments of jit), or leave `unroll` out."
         )
 
     def running(carry: Any) -> Any:
@@ -495,7 +503,8 @@ def index_type(low: Aval, high: Aval) -> tuple[Any, bool]:
         return (high if low.weak_type else low).dtype, False
     raise TypeError(
         "lower and upper arguments to fori_loop must have equal types, got "
-        f"{low.dtype.name} and {high.dtype.name}"
+        f"{low.dtype.name} and {high.dtype.name}.\n  Convert one of them, as in "
+        f"upper.astype({low.dtype.name!r}), or give a Python int."
     )
 
 
@@ -513,7 +522,7 @@ def with_operand(operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
     if operands:
         raise TypeError(
             "if 'operand' keyword is passed then no positional operands can be passed, got "
-            f"operand={operand!r} and positional operands {operands}"
+            f"operand={operand!r} and positional operands {operands}.\n  Pass all of them by position."
         )
     return (operand,)
 
@@ -537,8 +546,8 @@ def cond(
     if len(given) == 4 and not callable(given[0]) and callable(given[3]):
         x, f, y, g = given
         return cond(pred, lambda x, _: f(x), lambda _, y: g(y), x, y)
-    if not callable(true_fun) or not callable(false_fun):
-        raise TypeError("lax.cond: true_fun and false_fun arguments should be callable.")
+    what = "lax.cond: true_fun and false_fun arguments should be callable"
+    require_callable(true_fun, false_fun, what=what)
     operands = with_operand(operands, operand)
     node = lift(pred, "pred")
     if node.shape:
@@ -548,7 +557,10 @@ def cond(
             "choice, or jax.vmap."
         )
     if dtypes.is_complex(node.dtype) or dtypes.is_key(node.dtype):
-        raise TypeError(f"Pred type must be either boolean or number, got {node.aval.str_short()}.")
+        raise TypeError(
+            f"Pred type must be either boolean or number, got {node.aval.str_short()}.\n"
+            "  Compare it with something, as in x == y."
+        )
     if config.jax_disable_jit and known_value(node):
         return true_fun(*operands) if bool(Array(node)) else false_fun(*operands)
     flag = node if node.dtype == np.bool_ else b.ne(node, b.like(node, 0))
@@ -566,17 +578,28 @@ def switch(
 ) -> Any:
     """`branches[clamp(index)](*operands)`; all are staged, one runs. `operand`: as in `cond`."""
     if not isinstance(branches, (list, tuple)):
-        raise TypeError(f"switch branches must be a sequence of functions, got {branches!r}.")
+        raise TypeError(
+            f"switch branches must be a sequence of functions, got {branches!r}.\n"
+            "  Pass a list: lax.switch(index, [f, g], *operands)."
+        )
     if not branches:
-        raise ValueError("Empty branch sequence")
-    if not all(callable(f) for f in branches):
-        raise TypeError("lax.switch: branches argument should be a sequence of callables.")
+        raise ValueError(
+            "Empty branch sequence.\n  Pass a list with a function for each value of the index."
+        )
+    what = "lax.switch: branches argument should be a sequence of callables"
+    require_callable(*branches, what=what)
     operands = with_operand(operands, operand)
     node = lift(index, "index")
     if node.shape:
-        raise TypeError(f"Branch index must be scalar, got {index} of shape {node.shape}.")
+        raise TypeError(
+            f"Branch index must be scalar, got {index} of shape {node.shape}.\n"
+            "  Use jax.vmap for an index per example."
+        )
     if not dtypes.is_integer(node.dtype):
-        raise TypeError(f"Index type must be an integer, got {node.aval.str_short()}.")
+        raise TypeError(
+            f"Index type must be an integer, got {node.aval.str_short()}.\n"
+            "  Convert it with .astype(int); a condition is for lax.cond."
+        )
     if len(branches) == 1:
         return branches[0](*operands)
     if config.jax_disable_jit and known_value(node):
@@ -597,7 +620,7 @@ def platform_dependent(
     if chosen is None:
         raise NotImplementedError(
             f"lax.platform_dependent has functions for {', '.join(per_platform) or 'no platform'}, none "
-            "for cpu, and no default."
+            "for cpu, and no default.\n  Pass one as cpu=f or default=f."
         )
     return chosen(*args)
 

@@ -179,7 +179,10 @@ Accuracy = Tolerance | AccuracyMode | None
 def checked_accuracy(accuracy: Any) -> None:
     """Raises: TypeError if it is none."""
     if accuracy is not None and not isinstance(accuracy, (Tolerance, AccuracyMode)):
-        raise TypeError(f"accuracy must be a Tolerance, an AccuracyMode or None, got {accuracy!r}")
+        raise TypeError(
+            f"accuracy must be a Tolerance, an AccuracyMode or None, got {accuracy!r}.\n"
+            "  Leave it out, or pass lax.AccuracyMode.HIGHEST or lax.Tolerance(...)."
+        )
 
 
 def _binary(op: Op, name: str, doc: str) -> Callable[[ArrayLike, ArrayLike], Array]:
@@ -352,7 +355,10 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
     """x**y for a Python integer y, by repeated squaring."""
     n, y = operand_of("integer_pow", x), as_int(y, "y")
     if y < 0 and not dtypes.is_inexact(n.dtype):
-        raise TypeError(f"Integers cannot be raised to negative powers, got integer_pow({x}, {y})")
+        raise TypeError(
+            f"Integers cannot be raised to negative powers, got integer_pow({x}, {y}).\n"
+            "  Convert the base with .astype(float)."
+        )
     return finish(power_node(n, int(y)))
 
 
@@ -386,7 +392,8 @@ def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
         if limit.shape not in ((), n.shape):
             raise TypeError(
                 f"clamp requires {name}.shape == operand.shape or {name}.shape == (), got "
-                f"{name}.shape={limit.shape}, operand.shape={n.shape}."
+                f"{name}.shape={limit.shape}, operand.shape={n.shape}.\n"
+                "  Use jnp.clip, which broadcasts."
             )
     return finish(b.min_(b.max_(n, low), high))
 
@@ -399,25 +406,35 @@ def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
 def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
     """The case numbered `which` (bool or integer in range), elementwise or for whole arrays."""
     if not cases:
-        raise ValueError("select_n requires at least one case")
+        raise ValueError(
+            "select_n requires at least one case.\n"
+            "  Pass the cases after `which`: lax.select_n(which, on_false, on_true)."
+        )
     w = lift(which)
     nodes = same_dtypes("select_n", [lift(c) for c in cases])
     if any(n.shape != nodes[0].shape for n in nodes):
         raise TypeError(
             "select cases must have the same shapes, got "
-            f"[{', '.join(str(n.shape) for n in nodes)}]."
+            f"[{', '.join(str(n.shape) for n in nodes)}].\n  Use jnp.where, which broadcasts."
         )
     if w.shape not in ((), nodes[0].shape):
         raise TypeError(
             f"select `which` must be scalar or have the same shape as cases, got `which` shape "
-            f"{w.shape} but case shape {nodes[0].shape}."
+            f"{w.shape} but case shape {nodes[0].shape}.\n"
+            "  Use jnp.where, which broadcasts."
         )
     if w.dtype == np.bool_:
         if len(nodes) > 2:
-            raise TypeError("select_n with a boolean `which` takes at most two cases")
+            raise TypeError(
+                "select_n with a boolean `which` takes at most two cases.\n"
+                "  Convert it with .astype(int) for more."
+            )
         return finish(nodes[0] if len(nodes) == 1 else b.where(w, nodes[1], nodes[0]))
     if not dtypes.is_integer(w.dtype):
-        raise TypeError(f"select `which` must be of boolean or integer type, got {w.dtype.name}.")
+        raise TypeError(
+            f"select `which` must be of boolean or integer type, got {w.dtype.name}.\n"
+            "  Compare it, as in which > 0, or convert it with .astype(int)."
+        )
     out = nodes[-1]
     for i in range(len(nodes) - 2, -1, -1):
         out = b.where(b.le(w, b.like(w, i)), nodes[i], out)

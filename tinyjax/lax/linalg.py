@@ -68,7 +68,10 @@ def matrix(name: str, x: ArrayLike, square: bool = False) -> UOp:
             "complex64 and complex128."
         )
     if n.ndim < 2:
-        raise ShapeMismatch(f"Argument to {name} must have ndims >= 2, got shape {n.shape}")
+        raise ShapeMismatch(
+            f"Argument to {name} must have ndims >= 2, got shape {n.shape}.\n"
+            "  Give it two axes: jnp.atleast_2d(x)."
+        )
     if square and n.shape[-1] != n.shape[-2]:
         raise ShapeMismatch(f"Arguments to {name} must be square matrices, got shape {n.shape}")
     return b.cast(n, n.dtype)
@@ -117,7 +120,10 @@ def qr(
     `use_magma` is for GPUs and changes nothing.
     """
     if pivoting:
-        raise ValueError("qr with pivoting=True needs a LAPACK routine that NumPy does not offer")
+        raise ValueError(
+            "qr with pivoting=True needs a LAPACK routine that NumPy does not offer.\n"
+            "  Call scipy.linalg.qr through jax.pure_callback."
+        )
     n = matrix("qr", x)
     rows, columns = n.shape[-2:]
     k = rows if full_matrices else min(rows, columns)
@@ -202,7 +208,10 @@ def svd(
         (s,) = host_call("svd", (bool(full_matrices), False), [n], [shaped(n, k, dtype=real)])
         return finish(b.slice_axis(s, s.ndim - 1, start, stop))
     if subset_by_index is not None and full_matrices and (start, stop) != (0, k):
-        raise ValueError("full_matrices and subset_by_index cannot both be set")
+        raise ValueError(
+            "full_matrices and subset_by_index cannot both be set.\n"
+            "  Pass full_matrices=False: a subset has no added vectors."
+        )
     left, right = (rows, columns) if full_matrices else (k, k)
     out = [shaped(n, k, dtype=real), shaped(n, rows, left), shaped(n, right, columns)]
     s, u, vh = host_call("svd", (bool(full_matrices), True), [n], out)
@@ -270,14 +279,17 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
     """The permutation that a sequence of row swaps makes."""
     n = lift(pivots)
     if not dtypes.is_integer(n.dtype) or n.ndim < 1:
-        raise TypeError(f"pivots must be an array of integers, got {n.aval.str_short()}")
+        raise TypeError(
+            f"pivots must be an array of integers, got {n.aval.str_short()}.\n"
+            "  Pass the second result of lax.linalg.lu."
+        )
     swaps = n.shape[-1]
     permutation_size = as_int(permutation_size, "permutation_size")
     if permutation_size < swaps:
         raise ValueError(
             f"Output permutation size {permutation_size} has to exceed the trailing dimension of "
             "the "
-            f"pivots. Got pivots size {swaps}"
+            f"pivots. Got pivots size {swaps}.\n  Give the number of rows of the matrix."
         )
     lead = n.shape[:-1]
     last = len(lead)

@@ -12,7 +12,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
 from tinyjax.core.dimension_numbers import FftType
 from tinyjax.core.dims import as_size, as_sizes, is_symbolic, largest
-from tinyjax.core.errors import DtypeError, ShapeError, make_error
+from tinyjax.core.errors import DtypeError, ShapeError, make_error, require_callable
 from tinyjax.core.ops import Op
 from tinyjax.core.shapes import canonical_axis
 from tinyjax.core.source import function_location
@@ -145,11 +145,15 @@ def _argreduce(kind: str, operand: ArrayLike, axis: int, index_dtype: Any) -> Ar
     a = canonical_axis(axis, n.ndim)
     if not largest(n.shape[a]):
         raise ValueError(
-            f"arg{kind} requires a non-empty reduced dimension, got axis {a} of shape {n.shape}."
+            f"arg{kind} requires a non-empty reduced dimension, got axis {a} of shape {n.shape}.\n"
+            "  Pad the axis first, or test its size in Python."
         )
     dtype = dtypes.user_dtype(index_dtype, f"arg{kind}")
     if not dtypes.is_integer(dtype):
-        raise DtypeError(f"arg{kind}: index_dtype must be an integer type, but got {dtype.name}")
+        raise DtypeError(
+            f"arg{kind}: index_dtype must be an integer type, but got {dtype.name}.\n"
+            "  Give jnp.int32, and convert the result with .astype."
+        )
     return finish(b.argreduce(kind, n, a, dtype)[1])
 
 
@@ -189,11 +193,14 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     nodes = [lift(x) for x in (operand if several else [operand])]
     num_keys = as_size(num_keys, "num_keys")
     if not nodes:
-        raise TypeError("sort requires at least one operand")
+        raise TypeError(
+            "sort requires at least one operand.\n  Pass an array, or a tuple of keys and values."
+        )
     if len({n.shape for n in nodes}) > 1:
         raise ShapeError(
             "Arguments to sort must have equal shapes, got: "
-            f"{', '.join(str(n.shape) for n in nodes)}."
+            f"{', '.join(str(n.shape) for n in nodes)}.\n"
+            "  Sort indices along with the keys, and take other arrays by them."
         )
     if not 1 <= num_keys <= len(nodes):
         raise ValueError(
@@ -216,14 +223,19 @@ def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> list[Array]:
     n = lift(operand)
     k = as_size(k, "k")
     if dtypes.is_complex(n.dtype):
-        raise ValueError(f"top_k is not compatible with complex inputs, got {n.aval.str_short()}.")
+        raise ValueError(
+            f"top_k is not compatible with complex inputs, got {n.aval.str_short()}.\n"
+            "  Take them by magnitude: lax.top_k(jnp.abs(x), k)."
+        )
     a = canonical_axis(axis, n.ndim) if n.ndim else 0
     if not n.ndim:
-        raise TypeError("top_k operand must have >= 1 dimension, got ()")
+        raise TypeError(
+            "top_k operand must have >= 1 dimension, got ().\n  Give it one: jnp.atleast_1d(x)."
+        )
     if not 0 <= k <= n.shape[a]:
         raise ValueError(
             f"k argument to top_k must be no larger than size along axis; got k={k} with shape "
-            f"{n.shape} and axis={axis}"
+            f"{n.shape} and axis={axis}.\n  Take min(k, x.shape[axis])."
         )
     places = b.iota(n.shape, a)
     # Descending and stable: sort the reversed axis ascending, then reverse.
@@ -272,7 +284,10 @@ def approx_min_k(
 def top_of(n: UOp, k: Any, dimension: int) -> tuple[int, Any]:
     """The axis, and a k from 1 to its size."""
     if not n.ndim:
-        raise TypeError("approx_top_k operand must have >= 1 dimension, got ()")
+        raise TypeError(
+            "approx_top_k operand must have >= 1 dimension, got ().\n"
+            "  Give it one: jnp.atleast_1d(x)."
+        )
     a, k = canonical_axis(dimension, n.ndim, "reduction_dimension"), as_size(k, "k")
     if not 1 <= k <= n.shape[a]:
         raise ValueError(
@@ -285,7 +300,10 @@ def top_of(n: UOp, k: Any, dimension: int) -> tuple[int, Any]:
 def _floating(operand: ArrayLike) -> UOp:
     n = lift(operand)
     if not dtypes.is_float(n.dtype):
-        raise ValueError(f"operand must be a floating type, got {n.aval.str_short()}.")
+        raise ValueError(
+            f"operand must be a floating type, got {n.aval.str_short()}.\n"
+            "  Convert it with .astype(float), or use lax.top_k."
+        )
     return n
 
 
@@ -300,18 +318,20 @@ def associative_scan(
     Sources: Blelloch, "Prefix sums and their applications" (1990); Hillis and Steele, "Data parallel
     algorithms" (1986).
     """
-    if not callable(fn):
-        raise TypeError("lax.associative_scan: fn argument should be callable.")
+    require_callable(fn, what="lax.associative_scan: fn argument should be callable")
     leaves, tree = tree_flatten(elems)
     nodes = [lift(x) for x in leaves]
     if any(n.ndim == 0 for n in nodes):
-        raise ValueError("associative_scan needs arrays with the scanned axis, got a scalar")
+        raise ValueError(
+            "associative_scan needs arrays with the scanned axis, got a scalar.\n"
+            "  Stack the elements first: jnp.stack([a, b, c])."
+        )
     a = canonical_axis(axis, nodes[0].ndim)
     size = nodes[0].shape[a]
     if any(n.shape[a] != size for n in nodes):
         raise ValueError(
             "Array inputs to associative_scan must have the same first dimension. (saw: "
-            f"{[n.shape for n in nodes]})"
+            f"{[n.shape for n in nodes]})\n  Cut or pad them to one size along the scanned axis."
         )
     if reverse:
         nodes = [b.flip(n, (a,)) for n in nodes]
@@ -322,7 +342,8 @@ def associative_scan(
         if len(found) != len(x):
             raise ValueError(
                 f"fn of associative_scan ({function_location(fn)}) must return a tree like that of "
-                f"each argument, {tree}, got {out_tree}."
+                f"each argument, {tree}, got {out_tree}.\n"
+                "  Return the containers that fn got as its first argument."
             )
         results = [lift(v) for v in found]
         for given, result in zip(x, results, strict=True):
@@ -575,7 +596,10 @@ def fft(x: ArrayLike, fft_type: Any, fft_lengths: Sequence[int]) -> Array:
     if kind == "rfft":
         n = b.cast(n, dtypes.to_inexact_dtype(n.dtype))
         if n.dtype not in (np.float32, np.float64):
-            raise ValueError(f"RFFT input must be float32 or float64, got {n.dtype.name}")
+            raise ValueError(
+                f"RFFT input must be float32 or float64, got {n.dtype.name}.\n"
+                "  Use FFT for complex numbers; convert others with .astype(float)."
+            )
     else:
         n = b.cast(n, dtypes.to_complex_dtype(n.dtype))
     if not lengths:

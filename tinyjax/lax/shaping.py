@@ -116,7 +116,8 @@ def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
     if any(n.shape[a] != 1 for a in axes):
         raise ValueError(
             "cannot select an axis to squeeze out which has size not equal to one, got "
-            f"shape={n.shape} and dimensions={tuple(dimensions)}"
+            f"shape={n.shape} and dimensions={tuple(dimensions)}.\n"
+            "  Reduce the axis (lax.reduce_sum), or take one index of it (lax.index_in_dim)."
         )
     return finish(b.squeeze(n, axes))
 
@@ -317,7 +318,10 @@ def dynamic_slice_in_dim(
     starts = [b.cast(s, start.dtype) if i != a else start for i, s in enumerate(starts)]
     sizes = tuple(as_size(slice_size) if i == a else s for i, s in enumerate(n.shape))
     if sizes[a] > n.shape[a]:
-        raise TypeError(f"slice size {sizes[a]} is larger than axis {a} of shape {n.shape}")
+        raise TypeError(
+            f"slice size {sizes[a]} is larger than axis {a} of shape {n.shape}.\n"
+            "  Give a smaller size, or pad the operand first (lax.pad)."
+        )
     return finish(b.dynamic_slice(n, starts, sizes))
 
 
@@ -376,7 +380,10 @@ def concatenate(operands: Sequence[ArrayLike], dimension: int) -> Array:
     """Join along an axis; other sizes and dtypes must agree."""
     nodes = several(operands, "concatenate")
     if not nodes:
-        raise ValueError("concatenate requires a non-empty sequences of arrays")
+        raise ValueError(
+            "concatenate requires a non-empty sequences of arrays.\n"
+            "  Make an empty array with jnp.zeros((0,), dtype)."
+        )
     axis = as_size(dimension, "dimension")
     rest = {n.shape[:axis] + n.shape[axis + 1 :] for n in nodes}
     if not 0 <= axis < max(nodes[0].ndim, 1) or len({n.ndim for n in nodes}) > 1 or len(rest) > 1:
@@ -423,7 +430,10 @@ def pad(
     """A border of (low, high, interior) per axis; negative low and high crop."""
     n, value = lift(operand), lift(padding_value)
     if value.shape:
-        raise ValueError(f"padding_value must be a scalar; got shape {value.shape}.")
+        raise ValueError(
+            f"padding_value must be a scalar; got shape {value.shape}.\n"
+            "  Join arrays with lax.concatenate, or write them with lax.dynamic_update_slice."
+        )
     config = triples(padding_config)
     if len(config) != n.ndim or any(inner < 0 for _, _, inner in config):
         raise ValueError(
@@ -539,7 +549,10 @@ def stack(operands: Sequence[ArrayLike], axis: int = 0) -> Array:
     """Equal shapes joined along a new axis."""
     nodes = several(operands, "stack")
     if not nodes:
-        raise ValueError("stack requires a non-empty sequence of arrays")
+        raise ValueError(
+            "stack requires a non-empty sequence of arrays.\n"
+            "  Make an empty array with jnp.zeros((0,), dtype)."
+        )
     nodes = same_dtypes("stack", nodes)
     if len({n.shape for n in nodes}) > 1:
         raise make_error(

@@ -48,12 +48,14 @@ def check_tree(name: str, expected_name: str, out: PyTreeDef, tree: PyTreeDef, a
         if len(parts) != 2:
             raise ValueError(
                 f"{name}() produced a pytree with structure {out}, but a pytree tuple with "
-                "auxiliary output was expected because has_aux was set to True."
+                "auxiliary output was expected because has_aux was set to True.\n"
+                f"  Return (x, aux) from {name}, or leave has_aux out."
             )
         out = parts[0]
     if out != tree:
         raise TypeError(
-            f"{name}() output pytree structure must match {expected_name}, got {out} and {tree}."
+            f"{name}() output pytree structure must match {expected_name}, got {out} and {tree}.\n"
+            f"  Return the containers of {expected_name} from {name}."
         )
 
 
@@ -61,7 +63,10 @@ def check_shapes(name: str, got: Sequence[Aval], wanted: Sequence[Aval]) -> None
     """Raises: ValueError if shapes differ."""
     shapes = [a.shape for a in got[: len(wanted)]], [a.shape for a in wanted]
     if shapes[0] != shapes[1]:
-        raise ValueError(f"{name}() output shapes must match b, got {shapes[0]} and {shapes[1]}")
+        raise ValueError(
+            f"{name}() output shapes must match b, got {shapes[0]} and {shapes[1]}.\n"
+            f"  Reshape what {name} returns like b, array by array."
+        )
 
 
 class ImplicitRule(ABC):

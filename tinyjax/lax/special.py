@@ -39,7 +39,8 @@ def computed(name: str, *args: ArrayLike) -> tuple[list[UOp], Any]:
     dtype = nodes[0].dtype
     if not dtypes.is_float(dtype):
         raise TypeError(
-            f"{name} does not accept dtype {dtype.name}. Accepted dtypes are subtypes of floating."
+            f"{name} does not accept dtype {dtype.name}. Accepted dtypes are subtypes of floating.\n"
+            "  Convert it with .astype(float)."
         )
     shape = next((n.shape for n in nodes if n.shape), ())
     wide = dtype if dtype in (np.float32, np.float64) else np.dtype(np.float32)

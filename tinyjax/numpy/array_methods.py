@@ -18,7 +18,7 @@ from tinyjax.core import dtypes
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, hide_frames
 from tinyjax.core.uop import UOp
-from tinyjax.engine.array import Array
+from tinyjax.engine.array import NO_AXIS, Array
 from tinyjax.engine.devices import device_put
 from tinyjax.engine.values import finish, is_array_like
 from tinyjax.lax.elementwise import bitcast_node
@@ -189,7 +189,7 @@ def method_contains(self: Array, item: Any) -> bool:
 def method_iter(self: Array) -> Iterator[Array]:
     """The slices of the first axis, made as they are asked for."""
     if not self.aval.shape:
-        raise TypeError("iteration over a 0-d array")
+        raise TypeError(f"iteration over a 0-d array\n{NO_AXIS}")
     return (indexing.getitem(self, i) for i in range(self.aval.shape[0]))
 
 
