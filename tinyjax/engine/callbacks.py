@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import logging
 import string
 import sys
 from collections.abc import Callable, Sequence
@@ -233,10 +232,6 @@ def at_once_or_later(
     return call
 
 
-LOGGER = logging.getLogger("tinyjax.debug")
-"""Where `debug.log` writes to, at level INFO."""
-
-
 @dataclass(frozen=True, slots=True)
 class Formatter:
     """What `debug.print` calls: writes a text with values, with NumPy's print options of the call.
@@ -262,8 +257,10 @@ class Formatter:
         if self.logged is None:
             sys.stdout.write(text + "\n")
             return
-        record = LOGGER.makeRecord(LOGGER.name, logging.INFO, *self.logged, text, (), None)
-        LOGGER.handle(record)
+        import logging  # only where `debug.log` writes: "tinyjax.debug", at level INFO
+
+        log = logging.getLogger("tinyjax.debug")
+        log.handle(log.makeRecord(log.name, logging.INFO, *self.logged, text, (), None))
 
 
 PRINT_OPTIONS = ("precision", "threshold", "edgeitems", "linewidth", "suppress", "nanstr", "infstr",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,12 @@ from tinyjax.core.avals import Aval
 from tinyjax.core.config import config
 from tinyjax.core.treedef import PyTreeDef
 
-LOGGER = logging.getLogger("tinyjax")
+
+def log(text: str, *args: object) -> None:
+    """A warning in the log "tinyjax"."""
+    import logging  # a fiftieth of the time it takes to import this package, for people who look
+
+    logging.getLogger("tinyjax").warning(text, *args)
 
 
 class Signature:
@@ -99,9 +103,9 @@ class History:
                 "  Call it with such arguments before tracing is forbidden."
             )
         if config.jax_log_compiles:
-            LOGGER.warning("Tracing and compiling %s for (%s)", name, new.describe())
+            log("Tracing and compiling %s for (%s)", name, new.describe())
         if config.jax_explain_cache_misses:
-            LOGGER.warning("TRACING CACHE MISS for %s because of %s", name, "; ".join(reason))
+            log("TRACING CACHE MISS for %s because of %s", name, "; ".join(reason))
 
     def __str__(self) -> str:
         name = getattr(self.fun, "__name__", repr(self.fun))
