@@ -316,6 +316,43 @@ def custom_vjp_rules(J, counted):
     f(1.0), J.grad(f)(1.0), J.jit(f)(1.0), J.jit(J.grad(f))(1.0)
 
 
+def in_derivatives(J, f, closed):
+    """Every way in which a derivative of a function with rules is staged or mapped."""
+    total = lambda x: J.numpy.sum(J.vmap(f)(x))
+    J.jit(J.grad(f))(1.0), J.vmap(J.grad(f))(x3), J.grad(total)(x3), J.jit(J.grad(total))(x3)
+    J.jit(J.value_and_grad(lambda x: f(x) * x))(1.0), J.checkpoint(J.grad(f))(1.0)
+    J.lax.scan(lambda c, _: (J.grad(f)(c), None), 1.0, None, 3)
+    J.grad(lambda x: J.lax.scan(lambda c, _: (f(c), None), x, None, 3)[0])(1.0)
+    J.grad(J.jit(f))(1.0), J.jit(J.grad(J.jit(f)))(1.0)
+    J.jit(lambda y: J.grad(closed(y))(1.0))(2.0)
+
+
+def custom_jvp_rules_in_derivatives(J, counted):
+    def made(y):
+        f = J.custom_jvp(counted(lambda x: J.numpy.sin(x) * y))
+        f.defjvp(counted(lambda p, t: (f(p[0]), t[0] * y), "rule"))
+        return f
+
+    in_derivatives(J, made(2.0), made)
+    f = made(2.0)
+    J.jit(J.grad(lambda x: f(f(x))))(1.0)
+    J.jit(lambda x: J.jvp(made(2.0), (x,), (x,)))(1.0)
+    J.jit(lambda x: J.linearize(made(2.0), x)[1](x))(1.0)
+    J.vmap(lambda x: J.jvp(made(2.0), (x,), (x,)))(x3)
+
+
+def custom_vjp_rules_in_derivatives(J, counted):
+    def made(y):
+        f = J.custom_vjp(counted(lambda x: J.numpy.sin(x) * y))
+        f.defvjp(
+            counted(lambda x: (f(x), (x, y)), "fwd"),
+            counted(lambda held, ct: (ct * held[0] * held[1],), "bwd"),
+        )
+        return f
+
+    in_derivatives(J, made(2.0), made)
+
+
 CASES = {
     name: f
     for name, f in list(globals().items())
@@ -325,8 +362,6 @@ CASES = {
 DIFFERENT = {
     # Equal partials share their traces, which JAX's compare by identity.
     "jit_partials": ["f", "f"],
-    # Staged, a custom rule is traced when it is needed, the function in any case.
-    "custom_vjp_rules": ["f", "fwd", "bwd", "f", "f", "fwd", "bwd"],
 }
 
 

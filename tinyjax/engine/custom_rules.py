@@ -4,7 +4,8 @@ Interpreters ask a CALL's rule for bodies at its own unbatched avals and batch o
 those like any other; the Python rule is not run again on batched values. Two ways to make them:
 
 * Staged (`StagedRule`): under jit, vmap, scan the function is staged, and the rule when first
-  needed. What both close over is matched by variable, so it follows the call's current arguments.
+  needed; inside of a derivative that they hold the rule alone, which gives the values too. What both
+  close over is matched by variable, so it follows the call's current arguments.
 * Run now (`PinnedRule`): when an argument is being differentiated outside of staging, the rule runs
   at the call, in place of the function, on variables bound to the arguments. Python control flow on
   values works in it, and it runs once. A bwd runs when the cotangents are known, on variables bound
@@ -90,6 +91,10 @@ class CustomVJPException(UnexpectedTracerError):
             f"derivative, and zero would be wrong.\n{user_line(call_site())}\n"
             "  Pass the value as an explicit argument, or apply lax.stop_gradient to it."
         )
+
+
+class FunctionNeeded(Exception):
+    """What a rule touches, or closes over, can be judged only when its function has run."""
 
 
 def hidden(name: str, value: UOp) -> UnexpectedTracerError:
@@ -191,7 +196,7 @@ class Application:
     """One application of a function with custom rules: the rules, and how arguments are laid out.
 
     `arrange` puts the flat dynamic arguments and the static (nondiff) ones in the user's order.
-    `out_tree` is that of the function's value, if it was run.
+    `out_tree` is that of the function's value, if it was run or if a rule stands for it.
     """
 
     owner: CustomFunction
@@ -217,6 +222,11 @@ class Application:
         """The user's function on these nodes."""
         args = self.arrange(self.arguments([Array(n) for n in nodes]))
         return output_nodes(self.owner.fun(*args), self.owner.fun, self.owner.kind)
+
+    def learn(self, outs: Sequence[UOp], tree: PyTreeDef) -> None:
+        """What a rule gives is what the function would have given, if that has not run."""
+        if self.out_tree is None:
+            self.out_tree, self.out_avals = tree, [o.aval for o in outs]
 
     def check_outputs(self, rule: Any, outs: Sequence[UOp], tree: PyTreeDef, kind: str) -> None:
         """The rule's value must look like the function's."""
@@ -418,11 +428,11 @@ class StagedRule:
     def __init__(
         self,
         application: Application,
-        body: UOp,
         count: int,
         captures: Sequence[UOp],
-        held: Sequence[Ref],
-        left: Sequence[bool],
+        body: UOp | None = None,
+        held: Sequence[Ref] = (),
+        left: Sequence[bool] = (),
     ) -> None:
         self.application, self.body, self.held = application, body, tuple(held)
         self.count, self.captures, self.left = count, list(captures), left
@@ -492,6 +502,21 @@ class StagedRule:
             self._grows = False
         return self.captures[known:]
 
+    def value_body(self, nodes: Sequence[UOp]) -> UOp | None:
+        """A body of the function's values, as the rule that was made for it computes them; None if they,
+        or effects of the rule, depend on tangents."""
+        assert self.application.out_avals is not None
+        avals = [n.aval for n in (*nodes, *self.captures)]
+        for (kind, *_), (body, _) in self._made.items():
+            dots = [a.strip_weak_type() for a in inexact_of(avals)] if kind == "jvp" else []
+            (*given, start), outs = open_vars(body, [*avals, *dots, TOKEN])
+            starts, tokens = ([start], outs[-1:]) if has_effects(body) else ([], [])
+            roots = [*outs[: len(self.application.out_avals)], *tokens]
+            tangents = {v.arg for v in given[len(avals) :]}
+            if all(tangents.isdisjoint(root.free) for root in roots):
+                return reclose(roots, [*given[: len(avals)], *starts])
+        return None
+
     def _makers(self) -> list[Callable[..., Any]]:
         """What makes the bodies that the derivative, if it is known, may use."""
         forward, reverse = self.application.owner.rules_for(self._at)
@@ -526,7 +551,10 @@ class StagedRule:
 
     def _after(self, trace: Trace, rule: Any) -> list[UOp]:
         """What they hold when the rule has run."""
-        refuse_refs([ref for ref in trace.cells if ref not in self.held], rule)
+        hidden_refs = [ref for ref in trace.cells if ref not in self.held]
+        if hidden_refs and self.body is None:
+            raise FunctionNeeded
+        refuse_refs(hidden_refs, rule)
         return [trace.cells[ref].node for ref in self.held]
 
     def _note(
@@ -575,6 +603,10 @@ class StagedRule:
         """Raise if the function depends differentiably on a capture that has a tangent."""
         active = {i for i, is_zero in zip(inexact_positions(avals), zero) if not is_zero}
         active &= set(range(self.count, len(avals)))
+        if not active:
+            return
+        if self.body is None:
+            raise FunctionNeeded
         for i in sorted(active):
             params, outs = open_vars(self.body, [*avals, TOKEN])
             _, touts = jvp(outs, {params[i]: trace_free(params[i])})
@@ -594,7 +626,8 @@ class StagedRule:
                 dots = [trace.variable(a.strip_weak_type()) for a in inexact_of(avals)]
                 user = self._hold(trace, own)
                 mine = len(inexact_of([v.aval for v in user]))
-                outs, touts, _ = self.application.jvp(user, dots[:mine], zero[:mine])
+                outs, touts, tree = self.application.jvp(user, dots[:mine], zero[:mine])
+                self.application.learn(outs, tree)
                 starts, after = (
                     own[len(user) :],
                     self._after(trace, self.application.owner.jvp_rule),
@@ -630,6 +663,7 @@ class StagedRule:
                 own = [trace.variable(a) for a in self._user(avals)]
                 outs, held, out_tree, held_tree = application.fwd(self._hold(trace, own), zero)
                 chain = trace.chain
+            application.learn(outs, out_tree)
             kinds = [o.aval for o in outs]
             after = self._after(trace, fwd)
             self._note(key, outs, own[len(own) - len(after) :], after)
@@ -871,10 +905,15 @@ class CustomFunction:
 
     def _staged(self, application: Application, nodes: list[UOp]) -> Any:
         """A CALL of the staged function, its rule to be staged when needed."""
+        reached, values = reachable(self, application.statics)
+        touched = [*application.refs.values(), *reached]
+        if not touched and stands_for_function(nodes):
+            found = self._by_rule(application, nodes, values)
+            if found is not None:
+                return found
         with open_trace(self.kind, self.fun, True) as trace:
             own = [trace.variable(n.aval) for n in nodes]
-            reached, values = reachable(self, application.statics)
-            for ref in (*application.refs.values(), *reached):
+            for ref in touched:
                 current(ref)
             outs, out_tree = application.primal(own)
             refs, starts, finals = written(trace)
@@ -884,7 +923,7 @@ class CustomFunction:
             body, memory = close(roots, [*own, *captures], last=chain.starts)
         application.out_tree, application.out_avals = out_tree, [o.aval for o in outs]
         left, _ = leaves_alone(outs, starts, finals)
-        rule = StagedRule(application, body, len(own), [*captures, *memory], refs, left)
+        rule = StagedRule(application, len(own), [*captures, *memory], body, refs, left)
         nodes = [*nodes, *map(current, refs)]
         args = [*nodes, *captures, *memory]
         if any(differentiated(n) for n in nodes):
@@ -893,6 +932,22 @@ class CustomFunction:
             args += more
         token = [next_token(args)] if has_effects(body) else []
         return self._call(body, [*args, *token], rule, out_tree, refs)
+
+    def _by_rule(self, application: Application, nodes: list[UOp], values: Sequence[UOp]) -> Any:
+        """`_staged` where the derivative is taken that the rule is for: the call has its values from the
+        rule and the function does not run. None if the rule does not compute them apart from tangents."""
+        rule = StagedRule(application, len(nodes), outer_variables(values, nodes))
+        body = None
+        with contextlib.suppress(FunctionNeeded):
+            rule.settle(nodes)
+            body = rule.value_body(nodes)
+        if body is None:
+            application.out_tree = application.out_avals = None
+            return None
+        rule.body, args = body, [*nodes, *rule.captures]
+        token = [next_token(args)] if has_effects(body) else []
+        assert application.out_tree is not None
+        return self._call(body, [*args, *token], rule, application.out_tree)
 
     def _run(self, application: Application, nodes: list[UOp]) -> Any:
         """Run the rules now, on variables bound to the arguments.
@@ -1164,6 +1219,15 @@ def reachable(owner: CustomFunction, statics: Sequence[Any]) -> tuple[list[Ref],
     nodes = (x.node for x in both if type(x) is Array)
     values = dict.fromkeys(n for n in nodes if all(v.trace in state.traces for v in n.free))
     return refs, list(values)
+
+
+def stands_for_function(nodes: Sequence[UOp]) -> bool:
+    """Whether the rule of a function of these nodes stands for it: a derivative of them is being taken,
+    and nothing that is staged comes between."""
+    at = innermost(nodes) if any(map(differentiated, nodes)) else None
+    return at is not None and not any(
+        trace.staging for trace in state.traces[state.traces.index(at) + 1 :]
+    )
 
 
 NO_ARRAYS = frozenset({int, float, bool, complex, str, bytes, type(None), np.ndarray})

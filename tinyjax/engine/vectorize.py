@@ -16,7 +16,7 @@ from tinyjax.core.source import api_boundary
 from tinyjax.core.tree import leaf_paths, tree_unflatten
 from tinyjax.core.treedef import PyTreeDef, tree_flatten
 from tinyjax.core.treematch import flatten_axes
-from tinyjax.core.uop import UOp
+from tinyjax.core.uop import UOp, active
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import lift_leaves
 from tinyjax.engine.effects import settle
@@ -157,7 +157,8 @@ def vmap(
                     leaves.append(Array(node))
                     continue
                 shape = node.shape[:axis] + node.shape[axis + 1 :]
-                v = trace.variable(aval(shape, node.dtype, node.aval.weak_type), path)
+                of = aval(shape, node.dtype, node.aval.weak_type)
+                v = trace.variable(of, path, outer=active(node))
                 inputs[v] = b.moveaxis(node, axis, 0)
                 leaves.append(Array(v))
             if axis_name is not None:
