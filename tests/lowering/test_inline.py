@@ -10,7 +10,7 @@ from tinyjax.core import build as B
 from tinyjax.core import dtypes
 from tinyjax.core.avals import aval
 from tinyjax.core.errors import LoweringError
-from tinyjax.core.infos import CallInfo, CustomLinInfo, GatherInfo, ScanInfo
+from tinyjax.core.infos import CallInfo, CustomLinInfo, GatherInfo, ScanInfo, WhileInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import UOp, const, get, nodes_created, param, toposort, tuple_of
 from tinyjax.lowering.inline import inline
@@ -53,6 +53,21 @@ def test_marks_and_weak_types_are_erased():
     flat = inline(tuple_of([B.mul(marked, B.scalar(2.0, F32, weak_type=True))]))
     assert flat is tuple_of([UOp(Op.MUL, (B.exp(arg(0, (3,))), scalar(2.0)))])
     assert all(not n.aval.weak_type for n in toposort(flat.src))
+
+
+def test_a_condition_that_is_a_carry_holds_in_the_body():
+    """Its select goes, so the carry can stay where it is."""
+    running, x = param(0, aval((), np.bool_)), arg(1, (3,))
+    body = tuple_of([B.lt(B.reduce("sum", x, (0,)), scalar(5.0)), B.where(running, B.exp(x), x)])
+    loop = lambda cond: UOp(Op.WHILE, (tuple_of([cond]), body, running, x), WhileInfo(0, 0))
+    (flat,) = [n for n in toposort(inline(tuple_of([get(loop(running), 1)])).src) if n.bodies]
+    assert flat.src[1].src == (body.src[0], B.exp(x))
+    (kept,) = [
+        n
+        for n in toposort(inline(tuple_of([get(loop(B.xor(running, running)), 1)])).src)
+        if n.bodies
+    ]
+    assert kept.src[1] is body
 
 
 def test_two_sites_of_a_checkpoint_keep_their_recomputations_apart():

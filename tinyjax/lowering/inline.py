@@ -27,9 +27,10 @@ from tinyjax.core import dtypes
 from tinyjax.core.avals import Aval, aval
 from tinyjax.core.composites import KIND
 from tinyjax.core.errors import LoweringError
+from tinyjax.core.infos import WhileInfo
 from tinyjax.core.ops import ELEMENTWISE, Op
 from tinyjax.core.shapes import same_shape
-from tinyjax.core.uop import UOp, const, get, param, toposort, tuple_of
+from tinyjax.core.uop import UOp, const, const_value, get, param, substitute, toposort, tuple_of
 from tinyjax.lowering.blocks import in_row_blocks
 
 UINT32 = np.dtype(np.uint32)
@@ -104,6 +105,12 @@ class _Inliner:
             )
         if op is Op.CAST:
             return src[0] if src[0].aval.dtype == arg[0] else UOp(op, src, (arg[0], False))
+        if op is Op.WHERE and src[0].op is Op.CONST and not src[0].aval.shape:
+            chosen = src[1] if const_value(src[0]) else src[2]
+            return _fill_leading(chosen, storage_aval(n.aval).shape)
+        if op is Op.WHILE:
+            cond, body = n.bodies
+            return UOp(op, (inline(cond), inline(_running(cond, body, arg)), *src), arg)
         if n.bodies:
             return UOp(op, (*map(inline, n.bodies), *src), arg)
         handles_keys = any(
@@ -116,6 +123,15 @@ class _Inliner:
         if op is Op.RESHAPE:
             return _reshape(src[0], arg)
         return UOp(op, src, arg)
+
+
+def _running(cond: UOp, body: UOp, info: WhileInfo) -> UOp:
+    """The body of a loop, knowing that the condition holds in it if that is a carry itself."""
+    (holds,) = cond.src
+    if holds.op is not Op.PARAM or holds.arg[0] < info.cond_consts:
+        return body
+    slot = holds.arg[0] - info.cond_consts + info.body_consts
+    return tuple_of(substitute(body.src, {param(slot, holds.aval): const(True, np.bool_)}))
 
 
 def _has_keys(n: UOp) -> bool:
