@@ -426,6 +426,7 @@ OPTIONS |= {
     for name, default in NO_EFFECT.items()
 }
 TRACE_NAMES = tuple(option.name for option in TRACED)
+CHECKS_OFF = {"jax_debug_nans": False, "jax_debug_infs": False}
 
 
 def parsed(name: str, value: Any, source: str = "") -> Any:
@@ -452,6 +453,7 @@ class Config(threading.local):
     _epoch: ClassVar[tuple[int, int]] = (-1, 0)
     _generation: ClassVar[int] = 0
     _interned: ClassVar[dict[tuple[Any, ...], int]] = {}
+    _unchecked: ClassVar[dict[int, int]] = {}
     _hooks: ClassVar[dict[str, list[Callable[[Any], None]]]] = {}
     _lock: ClassVar[Any] = shared_lock()
 
@@ -501,11 +503,19 @@ class Config(threading.local):
         generation, epoch = self._epoch
         return epoch if generation == Config._generation else self._intern_epoch()
 
+    def trace_epoch(self) -> int:
+        """`epoch` as it would be without the options that only check results: Python's functions are
+        not traced again for those."""
+        return self._unchecked[self.epoch()]
+
     def _intern_epoch(self) -> int:
         with self._lock:
             generation = Config._generation
-            key = tuple(getattr(self, name) for name in TRACE_NAMES)
-            epoch = self._interned.setdefault(key, len(self._interned))
+            options = {name: getattr(self, name) for name in TRACE_NAMES}
+            ids = self._interned
+            epoch = ids.setdefault(tuple(options.values()), len(ids))
+            options.update(CHECKS_OFF)
+            self._unchecked[epoch] = ids.setdefault(tuple(options.values()), len(ids))
         self.__dict__["_epoch"] = (generation, epoch)
         return epoch
 
