@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax as oracle
 import jax.custom_batching as oracle_custom_batching
 import numpy as np
 import pytest
@@ -164,3 +165,101 @@ def test_errors_are_those_of_jax(name: str):
 def test_outputs_of_the_wrong_shape_are_refused():
     with pytest.raises(ValueError, match=r"returned f32\[\] where f32\[3\] is needed"):
         bad(lambda size, on, x: ((x.sum(), x), (True, True)))(tinyjax)
+
+
+# --- effects of rules -----------------------------------------------------------------------------
+
+
+def printing(J: Any, own: bool = False, io: bool = False) -> Any:
+    """A function whose rule prints, and calls back, where the function may not."""
+
+    @J.custom_batching.custom_vmap
+    def f(x, y):
+        if own:
+            J.debug.print("alone {:.2f}", x)
+        return J.numpy.sin(x) * y
+
+    @f.def_vmap
+    def rule(size: int, on: list[bool], x: Any, y: Any) -> Any:
+        x, y = (v if o else J.numpy.full(size, v) for v, o in zip((x, y), on, strict=True))
+        J.debug.print("rule for {:.2f}", J.numpy.sum(x))
+        if io:
+            x = J.experimental.io_callback(lambda v: np.asarray(v) * 2, like(J, x), x)
+        return J.numpy.cos(x) * y, True
+
+    return f
+
+
+def like(J: Any, x: Any) -> Any:
+    return J.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def shown(J: Any, x: Any) -> Any:
+    J.debug.print("between {:.2f}", x)
+    return x
+
+
+EFFECTS: dict[str, Any] = {
+    "vmap": lambda J, f: J.vmap(f)(X, Y),
+    "jit": lambda J, f: J.jit(J.vmap(f))(X, Y),
+    "vmap of jit": lambda J, f: J.vmap(J.jit(f))(X, Y),
+    "vmap of vmap": lambda J, f: J.vmap(J.vmap(f, (0, None)), (None, 0))(X, Y),
+    "checkpoint": lambda J, f: J.vmap(J.checkpoint(f))(X, Y),
+    "scan": lambda J, f: J.vmap(lambda x: J.lax.scan(lambda c, y: (f(c, y), c), x, Y))(X),
+    "jitted scan of calls": lambda J, f: J.jit(
+        J.vmap(lambda x: J.lax.scan(lambda c, y: (J.jit(f)(c, y), c), x, Y))
+    )(X),
+    "while": lambda J, f: J.vmap(
+        lambda x: J.lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, f(s[1], x)), (0, x))
+    )(X),
+    "while with a predicate per example": lambda J, f: J.vmap(
+        lambda x: J.lax.while_loop(lambda c: c < 3, lambda c: c + J.numpy.abs(f(c, x)) + 1, x)
+    )(X),
+    "cond": lambda J, f: J.vmap(
+        lambda x: J.lax.scan(
+            lambda c, y: (J.lax.cond(y > 0, f, lambda c, y: c, c, y), c), x, J.numpy.array(Y)
+        )
+    )(X),
+    "cond with a predicate per example": lambda J, f: J.vmap(
+        lambda x: J.lax.cond(x > 0.7, lambda: f(x, x), lambda: shown(J, x))
+    )(X),
+    "map in batches": lambda J, f: J.lax.map(lambda x: f(x, x), X, batch_size=2),
+    "before and after effects": lambda J, f: J.vmap(lambda x, y: f(shown(J, f(x, y)), y))(X, Y),
+    "before and after effects in a loop": lambda J, f: J.vmap(
+        lambda x: J.lax.fori_loop(0, 2, lambda i, c: f(shown(J, f(c, x)), x), x)
+    )(X),
+}  # fmt: skip
+DERIVATIVES: dict[str, Any] = {
+    "jvp of vmap": lambda J, f: J.jvp(J.vmap(f), (X, Y), (Y, X)),
+    "vmap of jvp": lambda J, f: J.vmap(lambda x, y: J.jvp(f, (x, y), (y, x)))(X, Y),
+    "grad of vmap": lambda J, f: J.grad(lambda x: J.vmap(f)(x, Y).sum())(J.numpy.array(X)),
+}
+
+
+@pytest.mark.parametrize("io", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("name", EFFECTS | DERIVATIVES)
+def test_rules_have_their_effects_as_in_jax(name, own, io, capsys):
+    """As often as in JAX, and where they depend on each other in this order."""
+    if io and (name in DERIVATIVES or "per example" in name):
+        return  # JAX refuses both
+    run = (EFFECTS | DERIVATIVES)[name]
+    found = []
+    for J in (tinyjax, oracle):
+        out = run(J, printing(J, own, io))
+        J.effects_barrier()
+        leaves = [np.asarray(x) for x in J.tree.leaves(out)]
+        found.append((leaves, capsys.readouterr().out.splitlines()))
+    (ours, printed), (theirs, expected) = found
+    assert sorted(printed) == sorted(expected) and "rule" in "".join(printed)
+    for x, y in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-5)
+    if name == "before and after effects":
+        assert [line.split()[0] for line in printed] == ["rule", *["between"] * 3, "rule"]
+
+
+def test_effects_of_a_rule_that_have_no_place_are_refused():
+    f = printing(tinyjax)
+    with pytest.raises(NotImplementedError, match="rule of a custom_vmap function prints") as e:
+        tinyjax.vmap(lambda x: tinyjax.lax.while_loop(lambda c: f(c, x) < 2, lambda c: c + 1, x))(X)
+    assert str(e.value).endswith("Take the effects out of the rule given to def_vmap.")

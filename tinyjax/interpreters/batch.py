@@ -16,7 +16,7 @@ from typing import Any
 
 from tinyjax.core import build as b
 from tinyjax.core import dtypes, sites
-from tinyjax.core.avals import TOKEN, Aval
+from tinyjax.core.avals import TOKEN, Aval, TupleAval
 from tinyjax.core.body import fresh_var, open_body, open_vars, reclose
 from tinyjax.core.errors import make_error
 from tinyjax.core.infos import (
@@ -29,15 +29,26 @@ from tinyjax.core.infos import (
     nonzero,
 )
 from tinyjax.core.ops import COMPARISONS, ELEMENTWISE, Op
-from tinyjax.core.uop import UOp, depends_on, get, results, token_of, toposort, tuple_of
+from tinyjax.core.uop import (
+    UOp,
+    depends_on,
+    get,
+    results,
+    token_of,
+    toposort,
+    tuple_of,
+)
 from tinyjax.interpreters.effects import (
+    NewEffects,
     apply_rule,
     has_effects,
     inserted,
     of_repeat,
     token_index,
+    token_through,
     without,
 )
+from tinyjax.interpreters.trace import Chain, open_chain, state
 
 Flags = tuple[bool, ...]
 BatchRule = Callable[[UOp, Sequence[UOp], Flags, int], tuple[UOp, Any]]
@@ -396,7 +407,17 @@ def batched_body(
         for p, a, f in zip(params, avals, flags, strict=True)
     ]
     inputs = {p: q for p, q, f in zip(params, new_params, flags, strict=True) if f}
-    values, out_flags = batch(outs, inputs, size)
+    place = token_of(outs)
+    with open_chain() as chain:
+        if place is not None:
+            chain.start = chain.last = params[token_of(params) or 0]
+        values, out_flags = batch(outs, inputs, size, chain)
+    if place is None and chain.last is not None:
+        raise NewEffects(
+            "the rule of a custom_vmap function prints, checks or calls back where the function does "
+            "not, in a derivative rule or the condition of a loop.\n"
+            "  Take the effects out of the rule given to def_vmap."
+        )
     if force is not None:
         values = [
             batched(v, f, size) if want else v
@@ -844,19 +865,38 @@ BATCH: dict[Op, BatchRule] = {
 """One rule per op that can have a batched operand."""
 
 
+def with_new_effects(
+    rule: BatchRule, node: UOp, src: Sequence[UOp], flags: Flags, size: int
+) -> tuple[UOp, Any]:
+    """The rule for a node without effects when those over all examples have some: users' rules do."""
+    chain, count = state.chains[-1], len(node.bodies)
+    token = chain.take()
+    wide, at, out = token_through(node, token)
+    given = [*wide.bodies, *inserted(src[count:], at, token)]
+    made, out_flags = rule(wide, given, tuple(inserted(flags, count + at, False)), size)
+    *values, chain.last = *without(results(made), out), get(made, out)
+    return tuple_of(values), tuple(without(out_flags, out))
+
+
 def batch(
-    outputs: Sequence[UOp], inputs: Mapping[UOp, UOp], size: int
+    outputs: Sequence[UOp], inputs: Mapping[UOp, UOp], size: int, chain: Chain
 ) -> tuple[list[UOp], list[bool]]:
     """Outputs over all examples and which of them are batched.
 
     `inputs` maps each variable of one example to its value with the batch axis first. Outputs that
     mention none of the variables come back as they are, unbatched.
+    `chain` is the open one. It begins with the token that the first effect among the nodes takes, if
+    there are any, and grows with them; effects that users' rules for vmap add come between those that
+    they are computed between.
     Cost: one walk over the nodes that mention the variables.
     """
     new: dict[UOp, UOp] = dict(inputs)
     flag: dict[UOp, Any] = dict.fromkeys(inputs, True)
-    wanted = depends_on(outputs, [v.arg for v in inputs])
-    for node in toposort(outputs, keep=wanted):
+    recent = chain.last  # the token, of one example, that stands for the chain's last
+    starts = [] if recent is None else [recent]
+    wanted = depends_on(outputs, [v.arg for v in (*inputs, *starts)])
+    ends = [o for o in outputs if o.aval is TOKEN]  # first: what effects need comes before the rest
+    for node in toposort([*ends, *outputs], keep=wanted):
         if node in new:
             continue
         src = tuple(new.get(s, s) for s in node.src)
@@ -871,10 +911,20 @@ def batch(
             continue
         if not any(flags):
             new[node], flag[node] = node.with_src(src), False
-            continue
-        rule = BATCH.get(node.op)
-        if rule is None:
-            raise NotImplementedError(f"vmap has no rule for {node.op.name.lower()}")
-        new[node], flag[node] = rule(node, src, flags, size)
-        sites.rewritten(new[node], node)
+        else:
+            rule = BATCH.get(node.op)
+            if rule is None:
+                raise NotImplementedError(f"vmap has no rule for {node.op.name.lower()}")
+            before = chain.last
+            try:
+                new[node], flag[node] = rule(node, src, flags, size)
+            except NewEffects:
+                new[node], flag[node] = with_new_effects(rule, node, src, flags, size)
+            sites.rewritten(new[node], node)
+            if recent is not None and chain.last is not before and chain.last is not None:
+                new[recent] = chain.last
+        if recent is not None and isinstance(node.aval, TupleAval) and TOKEN in node.aval.elts:
+            place = node.aval.elts.index(TOKEN)
+            recent, chain.last = get(node, place), get(new[node], place)
+            new[recent], flag[recent] = chain.last, False
     return [new.get(o, o) for o in outputs], [bool(flag.get(o, False)) for o in outputs]

@@ -32,7 +32,7 @@ from tinyjax.core.body import (
     reclose,
     substitute_params,
 )
-from tinyjax.core.infos import CallbackInfo, CallInfo, DerivedRule, each_backward
+from tinyjax.core.infos import CallbackInfo, CallInfo, DerivedRule, ScanInfo, each_backward
 from tinyjax.core.ops import Op
 from tinyjax.core.prune import prune
 from tinyjax.core.uop import (
@@ -52,6 +52,10 @@ from tinyjax.interpreters.trace import Chain, state, uses_vjp
 
 START = const(False, dtypes.bool_, True)
 """The token of an effect that nothing precedes: one that happens now."""
+
+
+class NewEffects(NotImplementedError):
+    """A transformed body has effects that the body had not, and takes no token for them."""
 
 
 def has_effects(body: UOp) -> bool:
@@ -126,6 +130,45 @@ def jvp_in_chain(
     *moved, chain.last = substitute([*outs, *given, chain.last], {mark: after})
     rest = iter(moved[len(outs) :])
     return moved[: len(outs)], [None if t is None else next(rest) for t in touts]
+
+
+def token_through(node: UOp, token: UOp) -> tuple[UOp, int, int]:
+    """A call, loop or branch without effects with a token that goes through it; the place of the token
+    among its operands and among its results."""
+    args = node.operands
+    at, out = len(args), len(node.aval.elts)
+    info, avals = node.arg, [a.aval for a in args]
+    if node.op is Op.SCAN:
+        at, out = info.num_consts + info.num_carry, info.num_carry
+        avals = slice_avals(args, info)
+        info = replace(info, num_carry=out + 1)
+    elif node.op is Op.COND:
+        avals = avals[1:]
+    bodies = []
+    for i, body in enumerate(node.bodies):
+        mine = avals
+        if node.op is Op.WHILE:
+            consts = info.cond_consts
+            mine = (
+                [*avals[:consts], *avals[consts + info.body_consts :]] if i == 0 else avals[consts:]
+            )
+        params, outs = open_vars(body, mine)
+        passed = fresh_var(TOKEN)
+        condition = node.op is Op.WHILE and i == 0
+        place = at if node.op is Op.SCAN else len(params)
+        bodies.append(
+            reclose(
+                outs if condition else inserted(outs, out, passed), inserted(params, place, passed)
+            )
+        )
+    return UOp(node.op, (*bodies, *inserted(args, at, token)), info), at, out
+
+
+def slice_avals(args: Sequence[UOp], info: ScanInfo) -> list[Aval]:
+    """Avals of the body's parameters: xs lose their leading axis."""
+    lead = info.num_consts + info.num_carry
+    out = [a.aval for a in args[:lead]]
+    return out + [a.aval.update(shape=a.aval.shape[1:]) for a in args[lead:]]
 
 
 def token_passed(node: UOp, token: UOp, like: UOp | None = None) -> UOp:

@@ -28,6 +28,7 @@ from tinyjax.core.body import fresh_var, open_body, open_calls, reclose
 from tinyjax.core.infos import ScanInfo, WhileInfo
 from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import UOp, Var, get, results, toposort, tuple_of
+from tinyjax.interpreters.effects import slice_avals
 from tinyjax.interpreters.jvp import (
     _PARTIAL,
     EXTERNAL,
@@ -37,7 +38,7 @@ from tinyjax.interpreters.jvp import (
     add_tangents,
     instantiate,
 )
-from tinyjax.interpreters.linearize import BODY_JVP, slice_avals, tangent_aval
+from tinyjax.interpreters.linearize import BODY_JVP, tangent_aval
 
 Coefficients = list[Tangent]
 

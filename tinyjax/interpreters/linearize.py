@@ -63,8 +63,10 @@ from tinyjax.interpreters.effects import (
     ruled,
     sees_tangents,
     settled,
+    slice_avals,
     split,
     token_index,
+    token_through,
     without,
 )
 from tinyjax.interpreters.host_rules import host_call_jvp
@@ -193,37 +195,12 @@ def dropped(found: Apart) -> list[Tangent]:
 
 def widened(node: UOp, dsrc: Sequence[Tangent], rule: Callable[..., Result]) -> Result:
     """The rule for a node without effects whose derivative has some: a token goes through it."""
-    args, count = node.operands, len(node.operands)
-    at, out = count, len(node.aval.elts)
-    info, avals = node.arg, [a.aval for a in args]
-    if node.op is Op.SCAN:
-        at, out = info.num_consts + info.num_carry, info.num_carry
-        avals = slice_avals(args, info)
-        info = replace(info, num_carry=out + 1)
-    elif node.op is Op.COND:
-        at, avals = count - 1, avals[1:]
-    bodies = []
-    for i, body in enumerate(node.bodies):
-        mine = avals
-        if node.op is Op.WHILE:
-            consts = info.cond_consts
-            mine = (
-                [*avals[:consts], *avals[consts + info.body_consts :]] if i == 0 else avals[consts:]
-            )
-        params, outs = open_vars(body, mine)
-        token = fresh_var(TOKEN)
-        condition = node.op is Op.WHILE and i == 0
-        place = at if node.op is Op.SCAN else len(params)
-        bodies.append(
-            reclose(
-                outs if condition else inserted(outs, out, token), inserted(params, place, token)
-            )
-        )
     chain = state.chains[-1]
     token = chain.take()
-    src = (*bodies, *inserted(args, at + (node.op is Op.COND), token))
-    more = [*dsrc[: len(bodies)], *inserted(dsrc[len(bodies) :], at + (node.op is Op.COND), None)]
-    primal, touts = rule(UOp(node.op, src, info), more)
+    wide, at, out = token_through(node, token)
+    count = len(node.bodies)
+    more = [*dsrc[:count], *inserted(dsrc[count:], at, None)]
+    primal, touts = rule(wide, more)
     after = get(primal, out)  # and then what the rule itself has added to the chain
     chain.last = substitute([chain.last or token], {token: after})[0]
     values = [get(primal, i) for i in range(len(primal.aval.elts))]
@@ -709,13 +686,6 @@ def scan_jvp(node: UOp, dsrc: Sequence[Tangent]) -> Result:
         known[place or 0] = next(values)
     out += [next(values) if t is not None else None for t in made.out_tangents[nk:]]
     return tuple_of(known), out
-
-
-def slice_avals(args: Sequence[UOp], info: ScanInfo) -> list[Aval]:
-    """Avals of the body's parameters: xs lose their leading axis."""
-    lead = info.num_consts + info.num_carry
-    out = [a.aval for a in args[:lead]]
-    return out + [a.aval.update(shape=a.aval.shape[1:]) for a in args[lead:]]
 
 
 def scan_parts(body: UOp, avals: Sequence[Aval], active: tuple[bool, ...]) -> Parts:

@@ -28,10 +28,9 @@ from tinyjax.core.ops import Op
 from tinyjax.core.prune import fewer
 from tinyjax.core.rules import padded
 from tinyjax.core.uop import UOp, depends_on, results, toposort
-from tinyjax.interpreters.effects import apply_rule, has_effects, join, of_repeat
+from tinyjax.interpreters.effects import apply_rule, has_effects, join, of_repeat, slice_avals
 from tinyjax.interpreters.host_rules import host_call_transpose
 from tinyjax.interpreters.jvp import add_tangents, gather_of_scatter
-from tinyjax.interpreters.linearize import slice_avals
 from tinyjax.interpreters.trace import Cell, open_chain, state, unbound
 
 Cotangent = UOp | None
