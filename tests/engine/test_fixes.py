@@ -230,6 +230,12 @@ CASES: dict[str, Mistake] = {
         "callback returned shape (2,), f32[] was declared",
         "Return what result_shape_dtypes declares, or declare there what is returned.",
     ),
+    "callback of another dtype": (
+        lambda: jax.jit(lambda x: jax.pure_callback(np.conj, F32, x * 1j))(1.0),
+        RuntimeError,
+        "callback returned dtype complex64, f32[] was declared",
+        "Return what result_shape_dtypes declares, or declare there what is returned.",
+    ),
     "debug callback of a number": (
         lambda: jax.debug.callback(3, 1.0),
         TypeError,

@@ -1144,6 +1144,13 @@ def test_a_callback_must_return_what_it_declared():
     wrong = UOp(Op.CALLBACK, (x,), CallbackInfo(lambda v: np.zeros(2), (SCALAR,)))
     with pytest.raises(ValueError, match=r"shape \(2,\), f32\[\] was declared"):
         evaluate([wrong])
+    for value in (np.int8(1), np.float16(1), 1, 1j, True, np.int64(1), None, "1.0"):
+        other = UOp(Op.CALLBACK, (x,), CallbackInfo(lambda v, value=value: value, (SCALAR,)))
+        with pytest.raises(RuntimeError, match=r"returned dtype .*, f32\[\] was declared"):
+            evaluate([other])
+    for value in (np.float64(1), 1.0, np.float32(1)):
+        same = UOp(Op.CALLBACK, (x,), CallbackInfo(lambda v, value=value: value, (SCALAR,)))
+        assert evaluate([same]) == [[1.0]]
     none = UOp(Op.CALLBACK, (x,), CallbackInfo(lambda v: None, ()))
     assert evaluate([none]) == [[]]
 

@@ -231,6 +231,10 @@ class DonationError(RuntimeError):
     """An array was used after its buffer had been donated or deleted."""
 
 
+class CallbackResultError(RuntimeError, ValueError):
+    """A callback returned other arrays than were stated for it (JAX raises a RuntimeError)."""
+
+
 class FormatError(KeyError, IndexError):
     """A text has a placeholder without a value (str.format raises KeyError or IndexError)."""
 
@@ -262,6 +266,7 @@ publish(
     DtypeArgumentError, AxisNumberError,
     FormatError, LeafTypeError, AxisError, AxisSizeError, AxesPrefixError, GradTypeError, CustomRuleError,
     CarryTypeError, StaticArgumentError, DonationError, ConfigError, IndexTypeError, InvariantError,
+    CallbackResultError,
     KernelBoundsError, NotLinearError,
 )  # fmt: skip
 

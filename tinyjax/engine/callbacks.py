@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tinyjax.core import dtypes
-from tinyjax.core.errors import fill_text
+from tinyjax.core.errors import CallbackResultError, fill_text
 from tinyjax.core.infos import CallbackInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, call_site, locate
@@ -77,7 +77,7 @@ class HostFunction:
             return []
         found, found_tree = tree_flatten(result)
         if found_tree != self.out_tree:
-            raise RuntimeError(
+            raise CallbackResultError(
                 f"callback {name_of(self.callback)} returned the tree {found_tree}, {self.out_tree} "
                 "was stated.\n  Return the containers of result_shape_dtypes, or state others there."
             )

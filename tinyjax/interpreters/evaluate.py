@@ -21,7 +21,7 @@ import numpy as np
 from tinyjax.core import dtypes, memory
 from tinyjax.core.avals import Aval
 from tinyjax.core.body import substitute_params
-from tinyjax.core.errors import deleted, fill_text
+from tinyjax.core.errors import CallbackResultError, deleted, fill_text
 from tinyjax.core.ops import BODIES, IDENTITIES, MOVEMENT, Op
 from tinyjax.core.uop import UOp, toposort
 from tinyjax.interpreters import convert as conversions
@@ -184,23 +184,39 @@ AS_DECLARED = "  Return what result_shape_dtypes declares, or declare there what
 
 
 def called(info: Any, out: Sequence[Aval], args: Sequence[Array]) -> list[Array]:
-    """One call of a callback, its results checked."""
+    """One call of a callback, its results checked.
+
+    NumPy makes 64-bit arrays of Python's numbers; without x64 they fit where 32 bits are declared, as
+    wherever an array comes in. Any other dtype could lose something unsaid, as complex numbers their
+    imaginary parts.
+    """
     found = info.callback(*args)
     found = [] if found is None and not out else found
     values = list(found) if isinstance(found, (list, tuple)) else [found]
     if len(values) != len(out):
-        raise ValueError(
+        raise CallbackResultError(
             f"callback returned {len(values)} values, {len(out)} were declared.\n{AS_DECLARED}"
         )
     checked = []
     for value, of in zip(values, out):
         y = np.asarray(value)
         if y.shape != storage_shape(of):
-            raise ValueError(
+            raise CallbackResultError(
                 f"callback returned shape {y.shape}, {of.str_short()} was declared.\n{AS_DECLARED}"
+            )
+        if not holds_as(y.dtype, storage_dtype(of)):
+            raise CallbackResultError(
+                f"callback returned dtype {y.dtype}, {of.str_short()} was declared.\n{AS_DECLARED}"
             )
         checked.append(movement.contiguous(y.astype(storage_dtype(of))))
     return checked
+
+
+def holds_as(found: Any, declared: Any) -> bool:
+    """Whether an array of dtype `found` is one of dtype `declared`, 64 bits being 32 without x64."""
+    return found == declared or (
+        found.kind in "iufc" and bool(dtypes.canonicalize_dtype(found) == declared)
+    )
 
 
 def check(node: UOp, args: list[Array]) -> list[Array]:
