@@ -92,6 +92,12 @@ VALUES: dict[str, Case] = {
         TALL[0], np.array([0.5, 0.25, 1.0])
     ),
     "lu parts": lambda J: J.lax.linalg.lu(TALL),
+    "lu of nothing": lambda J: [
+        J.lax.linalg.lu(np.zeros(s)) for s in ((0, 0), (2, 0, 0), (0, 3, 3), (2, 0, 3), (2, 3, 0))
+    ],
+    "determinant of nothing": lambda J: [
+        J.numpy.linalg.slogdet(np.zeros(s)) for s in ((0, 0), (2, 0, 0), (0, 3, 3))
+    ],
     "pivots": lambda J: J.lax.linalg.lu_pivots_to_permutation(np.int32([[2, 2, 2], [0, 3, 3]]), 4),
     "not definite": lambda J: J.lax.linalg.cholesky(-SPD),
     "one not definite": lambda J: J.lax.linalg.cholesky(np.stack([SPD, -SPD])),

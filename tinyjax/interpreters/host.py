@@ -7,6 +7,7 @@ is raised, as in JAX.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -130,7 +131,7 @@ def lu(params: tuple[Any, ...], a: Array) -> list[Array]:
     a = widen(a).copy()
     rows, columns = a.shape[-2:]
     batch = a.shape[:-2]
-    flat = a.reshape(-1, rows, columns)
+    flat = a.reshape(math.prod(batch), rows, columns)  # -1 cannot be told where there are none
     which = np.arange(len(flat))
     pivots = np.zeros((len(flat), min(rows, columns)), np.int32)
     permutation = np.tile(np.arange(rows, dtype=np.int32), (len(flat), 1))
@@ -145,7 +146,7 @@ def lu(params: tuple[Any, ...], a: Array) -> list[Array]:
         flat[:, k + 1 :, k + 1 :] -= ratio[:, :, None] * flat[:, k, None, k + 1 :]
     return [
         flat.reshape(a.shape),
-        pivots.reshape(*batch, -1),
+        pivots.reshape(*batch, min(rows, columns)),
         permutation.reshape(*batch, rows),
     ]
 
