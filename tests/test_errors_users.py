@@ -689,7 +689,7 @@ def static_number_that_does_not_exist() -> Any:
     return jax.jit(lambda x, y: x, static_argnums=5)
 
 
-@mistake(OverflowError, "too large to convert to int32")
+@mistake(OverflowError, "1099511627776 out of bounds for int32", HERE, "wider dtype")
 def number_that_does_not_fit() -> Any:
     return jnp.int32(2**40)
 

@@ -10,6 +10,7 @@ import pytest
 
 import tinyjax
 import tinyjax.numpy as np
+from tinyjax import test_util
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import toposort
 from tinyjax.engine.tracing import stage
@@ -120,3 +121,24 @@ def test_an_index_taken_under_grad_may_depend_on_values() -> None:
 
     v = np.array([1.0, -2.0, 3.0])
     assert np.array_equal(tinyjax.grad(f)(v), np.array([1.0, 0.0, 7.0]))
+
+
+MULTIPLIED: list[Any] = [
+    lambda v, i: v.at[i].multiply(v[1]),
+    lambda v, i: v.at[i].divide(v[1]),
+    lambda v, i: v.reshape(5, 1).at[i, 0].multiply(v[1]),
+    lambda v, i: tinyjax.vmap(lambda k: v.at[k].multiply(v[1]))(np.stack([i, i + 1])),
+    lambda v, i: tinyjax.lax.fori_loop(0, 3, lambda k, c: c.at[k + i].multiply(c[k]), v),
+]
+
+
+@pytest.mark.parametrize("f", MULTIPLIED)
+def test_a_product_at_one_traced_place_has_a_derivative(f: Any) -> None:
+    v = np.arange(1.0, 6.0)
+    test_util.check_grads(tinyjax.jit(lambda v: f(v, np.array(2))), (v,), order=2)
+
+
+def test_writes_at_one_traced_place_are_known_not_to_repeat() -> None:
+    for name in ("set", "add", "multiply"):
+        written = tinyjax.make_jaxpr(lambda v, i, n=name: getattr(v.at[i], n)(v[0]))(np.ones(5), 2)
+        assert "unique_indices=True" in str(written)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 import tinyjax as jax
 import tinyjax.numpy as jnp
-from tests.oracle import Case, check, refuses
+from tests.oracle import Case, check, refuses, x64
 
 M = np.float32([[1, 2], [3, 4]])
 X = np.float32([3, 1, 2, 2])
@@ -40,6 +43,41 @@ def test_options_do_what_they_do_in_jax(name: str):
     check(SAME[name], 1e-6)
 
 
+WEIGHTED: dict[str, Callable[..., Any]] = {
+    "aweights of cov": lambda J, w: J.numpy.cov(M[:, :1] * X, aweights=w),
+    "fweights of cov": lambda J, w: J.numpy.cov(M[:, :1] * X, fweights=w.astype(int)),
+    "polyfit": lambda J, w: J.numpy.polyfit(X, X * X, 1, w=w),
+    "histogram2d": lambda J, w: J.numpy.histogram2d(X, X, 2, weights=w),
+    "average": lambda J, w: J.numpy.average(X, weights=w),
+}
+
+
+@pytest.mark.parametrize("weight", [np.float64, np.int64, "bfloat16"], ids=str)
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_take_part_in_promotion(name: str, weight: Any):
+    with x64():
+        check(lambda J: WEIGHTED[name](J, J.numpy.array([1, 2, 1, 3], weight)), 1e-5)
+
+
+STEPPED = (
+    (1000, 2000, 0.1),
+    (100.0, 101.0, 0.01),
+    (0, 3, 0.3),
+    (5, 0, -1),
+    (0.5, 40, 1),
+    (-3, 3, 2),
+)
+
+
+@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16", "float8_e5m2", "int32", "uint8"])
+@pytest.mark.parametrize("bounds", STEPPED, ids=str)
+def test_elements_of_arange_are_each_rounded_on_their_own(bounds, dtype):
+    """NumPy multiplies the difference of the first two, which for narrow floats is far off."""
+    check(lambda J: J.numpy.arange(*bounds, dtype=dtype), 1e-7)
+    if dtype != "uint8":  # which floats outside of it saturate in
+        check(lambda J: J.numpy.arange(*map(J.numpy.float32, bounds), dtype=dtype), 1e-7)
+
+
 REFUSED: dict[str, tuple[Case, str]] = {
     **{
         f"{name} in place": (
@@ -56,6 +94,8 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "order": (lambda J: J.numpy.argsort(X, order="a"), "'order' argument to argsort is not"),
     "memory order": (lambda J: J.numpy.copy(M, order="F"), "got order='F'"),
     "method of digitize": (lambda J: J.numpy.digitize(X, X, method="x"), "'x' is an invalid value"),
+    "truth values in a range": (lambda J: J.numpy.arange(2, dtype=bool), "arange"),
+    "a complex range": (lambda J: J.numpy.arange(0, 3j), "arange"),
     "mode of take": (lambda J: J.numpy.take(X, OUTSIDE, mode="drop"), "Invalid mode 'drop'"),
     **{
         f"precision of {name}": (

@@ -39,6 +39,13 @@ def test_a_bad_argument_is_named(name: str):
     refuses(*CASES[name], __file__)
 
 
+@pytest.mark.parametrize("draw", ["normal", "uniform", "bits"])
+def test_dtypes_of_four_bits_are_not_drawn(draw: str):
+    dtype = jnp.uint4 if draw == "bits" else jnp.float4_e2m1fn
+    with pytest.raises(TypeError, match=f"bits can be drawn, got {dtype.dtype.name}: draw a wider"):
+        getattr(tinyjax.random, draw)(tinyjax.random.key(0), (3,), dtype)
+
+
 NUMERIC = {
     "power": lambda k: k**1,
     "power of an array": lambda k: jnp.power(k, jnp.int32(1)),

@@ -59,6 +59,41 @@ def lift(x: Any, argument: str = "") -> UOp:
     )
 
 
+def number(x: Any, dtype: Any) -> UOp:
+    """A literal of `dtype` from a Python number, not by way of the default dtype of its kind.
+
+    Raises: OverflowError or ValueError if an integer `dtype` of NumPy cannot hold it.
+    """
+    if isinstance(x, int) and dtypes.is_inexact(dtype) and not -(2**63) <= x < 2**63:
+        x = float(x)  # ml_dtypes take none beyond 64 bits
+    elif isinstance(x, int) and dtype.kind in "iu":  # int4 and the like wrap around
+        limits = dtypes.iinfo(dtype)
+        if not limits.min <= x <= limits.max:
+            raise OverflowError(
+                f"Python integer {x} out of bounds for {dtype.name}: it holds {limits.min} to "
+                f"{limits.max}.\n  Choose a wider dtype (those of 64 bits need jax_enable_x64), or "
+                "wrap it around with lax.convert_element_type."
+            )
+    return const(np.array(x, dtype), dtype)
+
+
+def lift_for(x: Any, dtype: Any) -> UOp:
+    """`lift(x)` for what will be cast to `dtype`: an int need not fit the default dtype.
+
+    It keeps its low bits in an integer dtype, as an array of 64 bits would.
+    """
+    try:
+        return lift(x)
+    except OverflowError:
+        if not isinstance(x, int) or dtypes.is_key(dtype):
+            raise
+        if not dtypes.is_integer(dtype):
+            return number(x, dtype)
+        if not -(2**63) <= x < 2**64:
+            raise
+        return const(np.asarray(x & (2**64 - 1), np.uint64), dtype)
+
+
 def snapshot(x: np.ndarray) -> Buffer:
     """A copy of a NumPy array in memory of our own, in the dtype that x64 mode allows."""
     if x.dtype == object or x.dtype.kind in "SUMm":

@@ -22,7 +22,7 @@ from tinyjax.core.shapes import broadcast_shapes
 from tinyjax.core.tree import tree_map
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, lift
+from tinyjax.engine.values import finish, lift, lift_for
 
 ArrayLike = Any
 
@@ -446,8 +446,8 @@ def convert_element_type(operand: ArrayLike, new_dtype: Any) -> Array:
 
     A Python type (`float`) means its default dtype. The result is not weakly typed.
     """
-    n = lift(operand)
     dtype = dtypes.user_dtype(new_dtype, "convert_element_type")
+    n = lift_for(operand, dtype)
     if dtypes.is_key(n.dtype) != dtypes.is_key(dtype):
         raise ValueError(
             f"Cannot convert_element_type from {n.dtype.name} to {dtype.name}: typed keys are no "

@@ -15,7 +15,7 @@ from tinyjax.core.dimension_numbers import (
 from tinyjax.core.infos import GatherInfo, ScatterInfo
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, lift
+from tinyjax.engine.values import finish, lift, lift_for
 from tinyjax.lax.elementwise import accept, same_dtypes
 
 ArrayLike = Any
@@ -71,7 +71,7 @@ def gather(
     x = lift(operand)
     fill = None
     if info.mode == "fill" and fill_value is not None:
-        fill = b.cast(lift(fill_value), x.dtype)
+        fill = b.cast(lift_for(fill_value, x.dtype), x.dtype)
     return finish(b.gather(x, index_node(start_indices, "gather"), info, fill))
 
 

@@ -22,7 +22,14 @@ from tinyjax.core.shapes import canonical_axis, reshaped
 from tinyjax.core.tree import tree_map
 from tinyjax.core.uop import UOp, const, const_value
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import canonical_shape, finish, finish_all, lift, shaped_abstractify
+from tinyjax.engine.values import (
+    canonical_shape,
+    finish,
+    finish_all,
+    lift,
+    lift_for,
+    shaped_abstractify,
+)
 from tinyjax.lax.elementwise import same_dtypes
 
 ArrayLike = Any
@@ -491,13 +498,14 @@ def full(
 
     The result lies where `sharding` says.
     """
-    value = lift(fill_value)
+    wanted = None if dtype is None else dtypes.user_dtype(dtype, "full")
+    value = lift(fill_value) if wanted is None else lift_for(fill_value, wanted)
     if value.shape:
         raise TypeError(
             f"full must be called with scalar fill_value, got fill_value.shape {value.shape}."
         )
-    if dtype is not None:
-        value = b.fill_value(value, dtypes.user_dtype(dtype, "full"))
+    if wanted is not None:
+        value = b.fill_value(value, wanted)
     return finish(b.full(static_shape(shape), value))
 
 
@@ -509,15 +517,13 @@ def full_like(
     The result lies where `sharding` says.
     """
     of = shaped_abstractify(x)
-    value = lift(fill_value)
+    wanted = of.dtype if dtype is None else dtypes.user_dtype(dtype, "full_like")
+    value = lift_for(fill_value, wanted)
     if value.shape:
         raise TypeError(
             f"full must be called with scalar fill_value, got fill_value.shape {value.shape}."
         )
-    if dtype is None:
-        value = b.fill_value(value, of.dtype, of.weak_type)
-    else:
-        value = b.fill_value(value, dtypes.user_dtype(dtype, "full_like"))
+    value = b.fill_value(value, wanted, of.weak_type if dtype is None else False)
     return finish(b.full(of.shape if shape is None else static_shape(shape), value))
 
 

@@ -41,7 +41,7 @@ from tinyjax.core.shapes import broadcast_shapes, same_shape, slice_steps
 from tinyjax.core.source import api_boundary
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
-from tinyjax.engine.values import finish, is_array_like, lift
+from tinyjax.engine.values import finish, is_array_like, lift, lift_for
 from tinyjax.interpreters.trace import state, values_of
 from tinyjax.lax.control_flow import while_loop
 from tinyjax.numpy.creation import array as array_of
@@ -556,7 +556,9 @@ def gather_node(
             for e in entries
         )
     plan = layout(Parsed(x, entries))
-    fill = None if fill_value is None or how != "fill" else b.cast(lift(fill_value), x.dtype)
+    fill = None
+    if fill_value is not None and how == "fill":
+        fill = b.cast(lift_for(fill_value, x.dtype), x.dtype)
     if any(x.shape[axis] == 0 for axis, _ in plan.columns):
         return empty_read(x, plan, fill, how)
     return b.reshape(
@@ -625,6 +627,10 @@ def combine(kind: str, old: UOp, new: UOp) -> UOp:
 
 def update_value(x: UOp, values: Any, warn: bool = True) -> UOp:
     """The update in the dtype of the array; JAX warns where that loses information."""
+    if isinstance(values, int) and dtypes.is_integer(x.dtype):
+        limits = dtypes.iinfo(x.dtype)
+        if limits.min <= values <= limits.max:  # which the default dtype need not hold
+            return b.scalar(values, x.dtype, x.aval.weak_type)
     (value,) = checked("scatter", values)
     if value.dtype == x.dtype:
         return b.cast(value, x.dtype, x.aval.weak_type and value.aval.weak_type)
@@ -696,6 +702,7 @@ def scatter_node(
     if 0 in value.shape or any(target.shape[axis] == 0 for axis, _ in plan.columns):
         return x
     vectors, start_map = index_vectors(plan, target)
+    unique_indices = unique_indices or vectors.aval.size == len(start_map)  # one place only
     if kind == "mul" and not unique_indices:
         unique_indices = known_unique(vectors, target.shape, start_map, how)
     info = ScatterInfo(

@@ -248,10 +248,10 @@ def polyfit(
         rcond = points.shape[0] * float(dtypes.finfo(points.dtype).eps)
     left, right = vander(finish(points), order).node, values
     if w is not None:
-        (weights,) = checked("polyfit", w)
+        (weights,) = promote_inexact(checked("polyfit", w))
         if weights.shape != points.shape:
             raise TypeError("expected w and y to have the same length")
-        weights = b.cast(weights, points.dtype)
+        left, right, weights = promote_dtypes([left, right, weights])
         left = b.mul(left, b.expand(weights, left.shape, (0,)))
         right = b.mul(right, b.expand(weights, right.shape, (0,)))
     scale = b.sqrt(b.sum_(b.square(left), (0,)))

@@ -636,6 +636,11 @@ def observation_weights(name: str, weights: ArrayLike | None, count: int, dtype:
     return b.cast(b.abs_(w) if dtypes.is_signed(w.dtype) else w, dtype)
 
 
+def real_part(n: UOp) -> UOp:
+    """The node without its imaginary part."""
+    return b.real(n) if dtypes.is_complex(n.dtype) else n
+
+
 def cov(
     m: ArrayLike,
     y: ArrayLike | None = None,
@@ -648,7 +653,9 @@ def cov(
 ) -> Array:
     """Covariance matrix of variables in rows, with frequency and reliability weights."""
     floating_result("cov", dtype)
-    nodes = promote_inexact(checked("cov", m, *([] if y is None else [y])))
+    observed = checked("cov", m, *([] if y is None else [y]))
+    weights = checked("cov", *[w for w in (fweights, aweights) if w is not None])
+    nodes = promote_inexact([*observed, *map(real_part, weights)])[: len(observed)]
     if any_large := [n for n in nodes if n.ndim > 2]:
         raise ValueError(f"cov: inputs must have at most 2 dimensions, got {any_large[0].ndim}")
     if dtype is not None:

@@ -451,7 +451,9 @@ def histogramdd(
             b.squeeze(b.slice_axis(points, 1, i, i + 1), (1,))
             for i in builtins.range(points.shape[1])
         ]
-    columns = promote_inexact(columns)
+    given = [] if weights is None else checked("histogramdd", weights)
+    columns = promote_inexact([*columns, *given])
+    each = columns.pop() if given else None
     rank, count = len(columns), columns[0].shape[0]
     if range is not None and len(range) != rank:
         raise ValueError(f"For sample.shape={(count, rank)}, expected range of length {rank}.")
@@ -470,11 +472,8 @@ def histogramdd(
     flat = b.full((count,), b.scalar(0, b.INT32))
     for c, e, s in zip(columns, borders, sizes, strict=True):
         flat = b.add(b.mul(flat, b.like(flat, s)), bin_of(e, c))
-    (each,) = (
-        [b.full((count,), b.scalar(1, dtypes.default_int_dtype()))]
-        if weights is None
-        else promote_inexact(checked("histogramdd", weights))
-    )
+    if each is None:
+        each = b.full((count,), b.scalar(1, dtypes.default_int_dtype()))
     if each.shape != (count,):
         raise ValueError(
             f"histogramdd: weights must have one weight for each of {count} samples, got shape "

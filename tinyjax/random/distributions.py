@@ -96,13 +96,24 @@ def bits(key: KeyLike, shape: Shape = (), dtype: Any = None, *, out_sharding: An
     if not dtypes.is_unsigned(kind):
         raise ValueError(f"dtype argument to `bits` must be an unsigned int dtype, got {kind.name}")
     data, _ = data_of(key, "bits")
-    return finish(b.random_bits(data, canonical_shape(shape), dtypes.bit_width(kind)))
+    return finish(b.random_bits(data, canonical_shape(shape), drawable(kind)))
+
+
+def drawable(dtype: Any) -> int:
+    """The bits of an element. Raises: TypeError for a dtype that no generator draws."""
+    width = dtypes.bit_width(dtype)
+    if width not in UINTS:
+        raise TypeError(
+            f"only dtypes of {', '.join(map(str, UINTS))} bits can be drawn, got {dtype.name}: draw "
+            "a wider one and convert it with .astype."
+        )
+    return width
 
 
 def uniform_node(data: UOp, shape: tuple[int, ...], dtype: Any) -> UOp:
     """Uniform in [0, 1): random mantissa bits under the exponent of 1, minus 1."""
     info = dtypes.finfo(dtype)
-    width, mantissa = dtypes.bit_width(dtype), int(info.nmant)
+    width, mantissa = drawable(dtype), int(info.nmant)
     drawn = 8 if mantissa < 8 else width
     raw = b.random_bits(data, shape, drawn)
     unsigned = UINTS[width]
