@@ -13,6 +13,7 @@ import tinyjax
 from tests.oracle import numbers
 from tinyjax import api_util, lax
 from tinyjax import numpy as jnp
+from tinyjax.custom_batching import custom_vmap
 from tinyjax.extend import core as extend
 from tinyjax.extend import linear_util
 from tinyjax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
@@ -153,6 +154,29 @@ def test_sub_jaxprs_are_where_jax_has_them():
     assert {"cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts"} == loop.params.keys()
 
 
+def test_calls_with_rules_are_equations_with_jax_names_and_can_be_bound_again():
+    f = custom_vmap(lambda x: x * 2.0)
+    f.def_vmap(lambda size, batched, x: (x * 3.0, True))
+    (call,) = tinyjax.make_jaxpr(f)(1.0).eqns
+    assert call.primitive.name == "custom_vmap_call"
+    assert len(call.params["call"].eqns) == 1 and "symbolic_zeros" not in call.params
+    bound = lambda x: call.primitive.bind(x, **call.params)[0]
+    assert float(bound(1.0)) == 2.0 and list(tinyjax.vmap(bound)(jnp.ones(2))) == [3.0, 3.0]
+
+
+def test_every_kind_of_call_is_known_before_the_first_is_made():
+    from tinyjax.engine.primitives import CALL_KINDS, PRIMITIVES
+
+    before = set(PRIMITIVES)
+    f = custom_vmap(lambda x: x * 2.0)
+    f.def_vmap(lambda size, batched, x: (x * 2.0, True))
+    root = lambda x: lax.custom_root(lambda y: y - x, x, lambda g, y: y, lambda g, y: y)
+    solve = lambda x: lax.custom_linear_solve(lambda y: y, x, lambda g, y: y)
+    for fun in (f, root, solve, tinyjax.checkpoint(jnp.sin), tinyjax.nn.relu, tinyjax.jit(jnp.sin)):
+        tinyjax.make_jaxpr(fun)(1.0).eqns  # noqa: B018
+    assert set(PRIMITIVES) == before and len(set(CALL_KINDS)) == len(CALL_KINDS)
+
+
 def test_variables_are_shared_and_literals_are_typed():
     jaxpr = tinyjax.make_jaxpr(lambda x: (x + 2.0) * x)(X)
     add, mul = jaxpr.eqns
@@ -189,7 +213,8 @@ def test_every_primitive_of_elementwise_ops_exists_in_jax_or_is_known_to_be_ours
     ours = {"trunc", "log2", "floor_divide", "floor_modulo", "window", "remat_barrier"}
     ours |= {"random_wrap", "random_unwrap", "pcast", "function", "composite", "linear", "remat2"}
     ours |= {"reduce_scatter", "check", "pure_callback", "io_callback", "debug_callback"}
-    ours |= {"dim_as_value"}  # of jax.export, where it has no public name
+    ours |= {"dim_as_value", "custom_vmap_call", "custom_linear_solve"}  # JAX's, not public there
+    ours |= {"custom_root"}  # there a function
     unknown = {n for n in PRIMITIVES if not in_jax(n)} - ours
     assert not unknown, unknown
 

@@ -460,8 +460,15 @@ op_entry(Op.AXIS_INDEX, "axis_index", lambda n: {"axis_name": n.arg}, lambda p: 
 
 CALL_NAMES = {
     "checkpoint": "remat2", "custom_jvp": "custom_jvp_call", "custom_vjp": "custom_vjp_call",
+    "custom_vmap": "custom_vmap_call",
 }  # fmt: skip
-CALL_JAXPR = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+CALL_JAXPR = {
+    "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call",
+}  # fmt: skip
+CALL_KINDS = (
+    "jit", "function", "checkpoint", "composite", "linear",
+    "custom_jvp", "custom_vjp", "custom_vmap", "custom_root", "custom_linear_solve",
+)  # fmt: skip
 OWN_CALL_FIELDS = tuple(
     f.name for f in dataclasses.fields(CallInfo) if f.name not in ("kind", "name")
 )
@@ -488,7 +495,7 @@ def call_primitive(kind: str) -> Primitive:
     return define(name, make, True)
 
 
-for _kind in ("jit", "function", "checkpoint", "custom_jvp", "custom_vjp", "composite", "linear"):
+for _kind in CALL_KINDS:
     call_primitive(_kind)
 
 
@@ -516,7 +523,7 @@ def call_params(n: UOp, close: Callable[[UOp], Any]) -> Params:
         params |= {
             "prevent_cse": info.prevent_cse, "differentiated": False, "policy": getattr(info.policy, "policy", info.policy),
         }  # fmt: skip
-    elif info.kind.startswith("custom"):
+    elif info.kind in ("custom_jvp", "custom_vjp"):
         params["symbolic_zeros"] = bool(getattr(info.rule, "symbolic_zeros", False))
     defaults = {f.name: f.default for f in dataclasses.fields(CallInfo)}
     for field in OWN_CALL_FIELDS:
