@@ -19,6 +19,7 @@ from tests.oracle import assert_same
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import toposort
 from tinyjax.errors import JaxRuntimeError
+from tinyjax.experimental import checkify
 
 # the oracle's eager_io modules are not imported with jax itself
 from jax.experimental import io_callback as oracle_io  # isort: skip
@@ -641,7 +642,34 @@ def test_a_while_loop_under_vmap_checks_its_condition_once_per_step():
         return J.vmap(lambda n: J.lax.while_loop(condition, lambda c: c + n, 0))(np.array([2, 3]))
 
     found, out = seen(tinyjax, f)
-    assert [v for _, v in found] == [0, 2, 3, 4, 6, 6, 9] and out.tolist() == [6, 6]
+    assert [v for _, v in found] == [0, 2, 3, 4, 6, 6, 6] and out.tolist() == [6, 6]
+
+
+def test_a_condition_under_vmap_is_asked_about_the_results_of_examples_that_are_done():
+    def f(n):
+        def condition(c):
+            checkify.check(c < n + 1, "one step too many: {c}", c=c)
+            return c < n
+
+        return tinyjax.lax.while_loop(condition, lambda c: c + 1, 0)
+
+    limits = np.array([1, 3])
+    for g in (tinyjax.vmap(f), tinyjax.jit(tinyjax.vmap(f)), tinyjax.vmap(tinyjax.jit(f))):
+        assert g(limits).tolist() == [1, 3]
+    error, out = tinyjax.vmap(checkify.checkify(f))(limits)
+    assert error.get() is None and out.tolist() == [1, 3]
+
+
+def test_a_loop_whose_condition_has_effects_works_in_place():
+    def loop(x):
+        def condition(carry):
+            tinyjax.debug.callback(lambda i: None, carry[0])
+            return carry[0] < 5
+
+        return tinyjax.lax.while_loop(condition, lambda c: (c[0] + 1, c[1].at[c[0]].set(7)), (0, x))
+
+    lowered = tinyjax.jit(loop, donate_argnums=0).lower(tinyjax.numpy.zeros(1000))
+    assert "main.while: scatter f32[1000] in place in in0" in lowered.cost["decisions"]
 
 
 def test_a_precompiled_function_has_its_effects_at_each_call():

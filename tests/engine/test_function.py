@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tinyjax
 from tests.golden import assert_jaxpr, f32
-from tinyjax import function, grad, jit, value_and_grad, vmap
+from tinyjax import Dim, function, grad, jit, value_and_grad, vmap
 from tinyjax import numpy as jnp
 from tinyjax.core.ops import Op
 from tinyjax.core.uop import toposort
@@ -138,6 +139,44 @@ def test_methods_capture_the_arrays_of_self():
     layer.w = jnp.asarray(2 * W)  # what the object holds is read at each call
     np.testing.assert_allclose(np.asarray(layer(ONES)), ONES @ (2 * W))
     np.testing.assert_allclose(np.asarray(layer.twice(ONES)), ONES @ (2 * W) @ (2 * W))
+
+
+class Deeper(Layer):
+    def __call__(self, x):
+        return Layer.__call__(self, x) + 1.0
+
+    @function(static_argnums=2)
+    def scaled(self, x, *modes):
+        return x * self.w[0, 1] * (2.0 if modes[0] == "double" else 1.0)
+
+    @function(dynamic_shapes=(None, {0: Dim("n", 1, 9)}))
+    def wide(self, x):
+        TRACED.append(x.shape)
+        return x * self.w[0, 1]
+
+    @function(allow_implicit=False)
+    def closed(self, x):
+        return x @ self.w
+
+
+TRACED: list[Any] = []
+
+
+def test_a_method_is_called_through_its_class():
+    layer = Deeper(W)
+    np.testing.assert_allclose(np.asarray(layer(ONES)), ONES @ W + 1.0)
+    assert float(Layer.power(layer, 2.0, n=3)) == float(layer.power(2.0, 3))
+    assert float(WithRule.value(WithRule(np.float32([1, 2])), np.float32([3, 4]))) == 11.0
+
+
+def test_a_method_keeps_the_options_of_its_function():
+    layer = Deeper(W)
+    assert float(layer.scaled(3.0, "double")) == 2 * float(layer.scaled(3.0, "single"))
+    for size in (2, 5):
+        assert layer.wide(jnp.ones(size)).shape == (size,)
+    assert {str(s) for s in TRACED} == {"(n,)"}
+    with pytest.raises(ValueError, match="function closed with allow_implicit=False"):
+        layer.closed(ONES)
 
 
 def test_captured_values_that_are_differentiated_get_gradients():

@@ -31,6 +31,11 @@ CASES: dict[str, Case] = {
     ).compile()(X),
     "named_call": lambda J: J.jit(J.named_call(lambda x: x + 1, name="step"))(X),
     "compile time": lambda J: J.jit(lambda x: x * compile_time(J))(X),
+    "compile time of what is traced inside": lambda J: traces_inside(J, 2.0),
+    "compile time of what is traced inside a jit": lambda J: J.jit(lambda x: traces_inside(J, x))(X),
+    "compile time in a grad of a vmap": lambda J: J.grad(
+        lambda x: J.vmap(lambda y: traces_inside(J, x * y)[0])(X).sum()
+    )(2.0),
     "compile time of a traced value": lambda J: J.jit(lambda x: traced_inside(J, x))(X),
 }  # fmt: skip
 
@@ -39,6 +44,20 @@ def compile_time(J: Any) -> float:
     """A value that Python needs while a function is traced."""
     with J.ensure_compile_time_eval():
         return float(J.numpy.sin(J.numpy.arange(3.0)).sum())
+
+
+def traces_inside(J: Any, x: Any) -> Any:
+    """Functions traced at compile time that look at values which do not depend on arguments."""
+
+    def count() -> int:
+        return int(J.numpy.arange(3).sum()) + int(J.jit(lambda y: y * 2)(3.0))
+
+    with J.ensure_compile_time_eval():
+        table = J.jit(lambda y: y * count() + J.grad(lambda z: z ** count())(1.0))(x)
+        last, _ = J.lax.scan(lambda c, t: (c * t + count(), None), 0.0, J.numpy.arange(3.0))
+        looped = J.lax.while_loop(lambda c: c < count(), lambda c: c + count(), 0)
+        chosen = J.lax.cond(True, lambda v: v * count(), lambda v: v, x)
+    return table + last + chosen, J.vmap(lambda y: y + float(last))(X), looped
 
 
 def traced_inside(J: Any, x: Any) -> Any:

@@ -304,6 +304,51 @@ def eval_shape_and_make_jaxpr(J, counted):
     J.eval_shape(f, x3), J.make_jaxpr(f)(x3), J.make_jaxpr(f)(x3)
 
 
+def options(J, counted):
+    f = J.jit(counted(lambda x: J.numpy.sin(x)))
+    for option, value in (
+        ("debug_nans", True),
+        ("debug_infs", True),
+        ("log_compiles", False),
+        ("numpy_rank_promotion", "raise"),
+        ("default_matmul_precision", "float32"),
+        ("enable_x64", True),
+    ):
+        f(1.0)
+        with getattr(J, option)(value):
+            f(1.0), J.grad(f)(1.0)
+
+
+def pmap_objects(J, counted):
+    f = counted(lambda x, n=1: x * n)
+    ones = np.ones((1, 3), "f4")
+    for options in (
+        {},
+        {},
+        {"axis_name": "i"},
+        {"axis_name": "i"},
+        {"out_axes": 1},
+        {"in_axes": 0},
+    ):
+        J.pmap(f, **options)(ones)
+    for n in (2, 2, 3):
+        J.pmap(f, static_broadcasted_argnums=1)(ones, n)
+
+
+def linear_solves(J, counted):
+    matvec = counted(lambda x: x * 2.0, "matvec")
+    twice = lambda f, b: f(f(b))
+    for forms in ({}, {"symmetric": True}, {"transpose_solve": twice}):
+        repeat(2, lambda: J.lax.custom_linear_solve(matvec, 1.0, twice, **forms))
+    J.grad(lambda b: J.lax.custom_linear_solve(matvec, b, twice, symmetric=True))(1.0)
+
+
+def roots(J, counted):
+    f = counted(lambda x: x - 2.0)
+    for _ in range(2):
+        J.lax.custom_root(f, 1.0, lambda f, x: x - f(x), lambda g, y: y / g(1.0))
+
+
 def custom_jvp_rules(J, counted):
     f = J.custom_jvp(counted(lambda x: J.numpy.sin(x)))
     f.defjvp(counted(lambda p, t: (f(p[0]), t[0] * 2), "rule"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -82,6 +85,24 @@ def vmap_size(J):
 @case("vmap none")
 def vmap_none(J):
     return J.vmap(lambda a, b: a, in_axes=(0, None))(x3, None)
+
+
+SHARED: dict[str, tuple[Callable[..., Any], Any]] = {
+    "an int stays one": (lambda x, n: sum(x for _ in range(n)) * isinstance(n, int), 3),
+    "a bool stays one": (lambda x, n: x if n is True else -x, True),
+    "a string": (lambda x, n: x if n == "relu" else -x, "relu"),
+    "a function": (lambda x, f: f(x), abs),
+    "a tree of both": (lambda x, d: x * d["a"] if d["mode"] == "m" else x, {"a": 2.0, "mode": "m"}),
+    "a NumPy array": (lambda x, w: x * w[1], np.float32([1, 5])),
+}
+for _name, (_f, _value) in SHARED.items():
+    CASES[f"vmap shares {_name}"] = lambda J, f=_f, v=_value: J.vmap(f, (0, None))(x3, v)
+
+
+@case("vmap shared static")
+def vmap_shared_static(J):
+    f = J.jit(lambda x, n: x * len(n), static_argnames="n")
+    return J.vmap(f, in_axes=(0, None))(x3, "abc")
 
 
 @case("vmap axisname")

@@ -126,6 +126,10 @@ USES = {
     "numpy": lambda x: np.asarray(x),
     "jit": lambda x: jit(lambda y: y + x)(1.0),
     "grad": lambda x: float(grad(lambda y: jnp.sum(y + x))(1.0) + jnp.sum(x)),
+    "grad that needs it": lambda x: grad(lambda y: jnp.sum(y * x))(1.0),
+    "jvp": lambda x: jvp(lambda y: y * x, (1.0,), (1.0,)),
+    "vmap": lambda x: vmap(lambda y: y * x)(X),
+    "vmap in grad": lambda x: grad(lambda y: jnp.sum(vmap(lambda z: z * x)(y)))(X),
 }
 
 

@@ -21,7 +21,7 @@ from tinyjax.core.body import fresh_var, reclose
 from tinyjax.core.infos import CallInfo
 from tinyjax.core.ops import BODIES, Op
 from tinyjax.core.uop import UOp, get, results, token_of, toposort, tuple_of
-from tinyjax.engine.array import Array, buffer_node
+from tinyjax.engine.array import Array, buffer_node, refuse_escaped
 from tinyjax.engine.values import finish_all, own
 from tinyjax.interpreters.effects import (
     RULED,
@@ -189,8 +189,13 @@ def happen_along(node: UOp, along: Along, tangents: Sequence[Tangent]) -> list[U
 def settle(trace: Trace, roots: Sequence[UOp]) -> list[UOp]:
     """`roots` of a trace that ends; its effects are handed to the trace around it, or happen now.
 
-    Called inside the trace's block, when its variables have been replaced.
+    Called inside the trace's block, when its variables have been replaced. Raises:
+    `UnexpectedTracerError` if a root depends on what escaped from another trace: it would have no
+    value outside either.
     """
+    for root in roots:
+        if root.free:
+            refuse_escaped(root)
     chain = trace.chain
     if chain.start is None or chain.last is None:
         return list(roots)

@@ -19,6 +19,14 @@ from tinyjax.engine.jit import Jitted, Names, Numbers, checked_options
 from tinyjax.engine.tracing import Traced, name_of
 
 
+def is_self(args: tuple[Any, ...], owner: type | None) -> bool:
+    """Whether a method was called through its class, as in `Base.method(self, x)`, for a `self` that
+    is no pytree and so no argument."""
+    if owner is None or not args or not isinstance(args[0], owner):
+        return False
+    return bool(all_leaves([args[0]]))
+
+
 class Function(Jitted):
     """A function that stays one call in the graph."""
 
@@ -27,6 +35,15 @@ class Function(Jitted):
     ) -> None:
         super().__init__(fun, info=info, kind="function", **options)
         self.allow_implicit = allow_implicit
+        self.owner: type | None = None  # the class of which it is a method
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner = owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_self(args, self.owner):
+            return self.__get__(args[0])(*args[1:], **kwargs)
+        return super().__call__(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method: arrays of `self` are implicit inputs, or `self` is an argument if a pytree.
@@ -39,8 +56,16 @@ class Function(Jitted):
         if not all_leaves([instance]):
             return functools.partial(self, instance)
         bound = functools.partial(self.fun, instance)
-        names = self.static_argnames or None
-        made = Function(bound, self.info, self.allow_implicit, static_argnames=names)
+        of_self = next(iter(inspect.signature(self.fun).parameters), None)
+        shapes = self.dynamic_shapes
+        made = Function(
+            bound,
+            self.info,
+            self.allow_implicit,
+            static_argnums=[i - (i > 0) for i in self.static_argnums if i] or None,
+            static_argnames=[x for x in self.static_argnames if x != of_self] or None,
+            dynamic_shapes=shapes[1:] if isinstance(shapes, (tuple, list)) else shapes,
+        )
         made.keep_traces = False
         return functools.update_wrapper(made, self.fun, updated=())
 
@@ -62,7 +87,16 @@ class Ruled(custom_vjp):
     def __init__(self, made: Function, grad_fxn: Callable[..., Any]) -> None:
         super().__init__(made)
         self.made, self.grad_fxn = made, grad_fxn
+        self.owner: type | None = None
         self.defvjp(lambda *args: (made(*args), args), lambda args, ct: grad_fxn(ct, *args))
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner = owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_self(args, self.owner):
+            return self.__get__(args[0])(*args[1:], **kwargs)
+        return super().__call__(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method: `grad_fxn(ct, self, *args)`; its entry for a `self` that is no pytree is None."""

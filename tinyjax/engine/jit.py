@@ -154,9 +154,13 @@ class Jitted:
         dynamic_shapes: Any = None,
         info: CallInfo | None = None,
         kind: str = "jit",
+        made_of: tuple[Any, Hashable] | None = None,
     ) -> None:
+        """`made_of`: the user's function and what `fun` does with it, if `fun` is not the user's;
+        objects for which these are equal share traces."""
         require_callable(fun)
         self.fun, self.kind = fun, kind
+        self.made_of = (fun, None) if made_of is None else made_of
         self.info = info or CallInfo("jit", name_of(fun), inline=inline)
         self.max_traces, self.dynamic_shapes = max_traces, dynamic_shapes
         self.static_argnums, self.static_argnames = self._resolve(static_argnums, static_argnames)
@@ -379,8 +383,9 @@ class Jitted:
 
         if not self.keep_traces:
             return stage(run, tree, avals, self.kind, paths, self.fun), frozenset()
+        owner, use = self.made_of
         traced = stage_cached(
-            run, tree, avals, self.kind, paths, (statics, self.info.kind), self.fun, self.fun
+            run, tree, avals, self.kind, paths, (statics, self.info.kind, use), owner, self.fun
         )
         if self.history.misses == before:
             self.history.hits += 1

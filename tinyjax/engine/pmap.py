@@ -7,7 +7,7 @@ Devices of one process share its memory and its threads, so the axis is a batch 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from tinyjax.core import build as b
@@ -115,7 +115,13 @@ def pmap(
 
     mapped.__name__ = name_of(fun)
     mapped.__wrapped__ = fun  # type: ignore[attr-defined]
-    compiled = Jitted(mapped, static_argnums=static, donate_argnums=_sequence(donate_argnums))
+    use = "pmap", axis_name, *map(_axes_key, (in_axes, out_axes)), static, len(available), axis_size
+    compiled = Jitted(
+        mapped,
+        static_argnums=static,
+        donate_argnums=_sequence(donate_argnums),
+        made_of=(fun, use),
+    )
 
     @functools.wraps(fun, updated=())
     @api_boundary
@@ -130,6 +136,12 @@ def pmap(
 
     pmapped.lower, pmapped.trace = compiled.lower, compiled.trace  # type: ignore[attr-defined]
     return pmapped
+
+
+def _axes_key(axes: Any) -> Hashable:
+    """Equal for equal axes; they may be dicts."""
+    leaves, tree = tree_flatten(axes, lambda x: x is None)
+    return tuple(leaves), tree
 
 
 def _sequence(numbers: int | Iterable[int]) -> int | tuple[int, ...]:

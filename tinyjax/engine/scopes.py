@@ -29,12 +29,12 @@ def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[
 
 @contextmanager
 def ensure_compile_time_eval() -> Iterator[None]:
-    """Run operations on known values at once, also while a function is being staged.
+    """Run operations on known values at once, also while a function is being staged, here or inside.
 
     For constants that a traced function needs in Python; a value that depends on traced arguments
     stays traced.
     """
-    with no_traces():
+    with no_traces(folding=True):
         yield
 
 

@@ -117,6 +117,8 @@ class Traced:
 def name_of(fun: Any) -> str:
     """The function's name, for printing."""
     fun = inspect.unwrap(fun) if callable(fun) else fun
+    while isinstance(fun, functools.partial):
+        fun = fun.func
     return getattr(fun, "__name__", None) or type(fun).__name__
 
 
@@ -240,7 +242,7 @@ def stage(
 
 def ambient_key() -> Hashable:
     """What a trace depends on besides its arguments."""
-    return config.epoch(), tuple((name, size) for name, (size, _) in state.axes.items())
+    return config.trace_epoch(), tuple((name, size) for name, (size, _) in state.axes.items())
 
 
 class TraceCache:

@@ -20,9 +20,9 @@ from tinyjax.core.uop import UOp, active
 from tinyjax.engine.array import Array
 from tinyjax.engine.derivatives import lift_leaves
 from tinyjax.engine.effects import settle
-from tinyjax.engine.refs import RefArgument, opened, through
+from tinyjax.engine.refs import Ref, opened, through
 from tinyjax.engine.tracing import argument_paths, name_of, output_nodes
-from tinyjax.engine.values import finish_all
+from tinyjax.engine.values import asarray, finish_all
 from tinyjax.interpreters.batch import batch, spread
 from tinyjax.interpreters.trace import open_trace, rebind, state
 
@@ -60,9 +60,19 @@ def _single_tree(in_axes: Any, args: tuple[Any, ...]) -> bool:
     return len(args) == 1 and isinstance(in_axes, dict)
 
 
+def mapped_nodes(
+    leaves: Sequence[Any], axes: Sequence[Any], paths: Sequence[str]
+) -> list[UOp | None]:
+    """Nodes of what is mapped; None for what all examples share."""
+    mapped = [i for i, axis in enumerate(axes) if axis is not None]
+    given = [leaves[i] for i in mapped]
+    nodes = iter(lift_leaves(given, lambda: [paths[i] for i in mapped], "arguments of vmap")[0])
+    return [None if axis is None else next(nodes) for axis in axes]
+
+
 def mapped_size(
     fun: Any,
-    nodes: Sequence[UOp],
+    nodes: Sequence[UOp | None],
     axes: Sequence[Any],
     paths: Sequence[str],
     axis_size: int | None,
@@ -71,7 +81,7 @@ def mapped_size(
     sizes: dict[int, list[str]] = {}
     normal: list[Any] = []
     for node, axis, path in zip(nodes, axes, paths, strict=True):
-        if axis is None:
+        if node is None:
             normal.append(None)
             continue
         if not isinstance(axis, (int, np.integer)):
@@ -129,7 +139,8 @@ def vmap(
     """`fun` over a batch of examples.
 
     `in_axes` and `out_axes` are an axis, None (shared / unbatched), or trees of these that are
-    prefixes of the arguments and results. Keyword arguments are mapped along axis 0. `axis_name` names
+    prefixes of the arguments and results. What is shared reaches `fun` as it is given, so it may be a
+    flag or a function. Keyword arguments are mapped along axis 0. `axis_name` names
     the axis for collectives, `axis_size` states its size where nothing is mapped. `spmd_axis_name` and
     `sum_match` are for meshes and change nothing.
     Raises: ValueError naming the argument path whose size or rank does not fit.
@@ -141,20 +152,20 @@ def vmap(
     @api_boundary
     def vmapped(*args: Any, **kwargs: Any) -> Any:
         paths = argument_paths(fun, args, kwargs)
-        try:
-            nodes, tree = lift_leaves((args, kwargs), lambda: paths, "arguments of vmap")
-        except RefArgument:
+        given, tree = tree_flatten((args, kwargs))
+        if any(isinstance(x, Ref) for x in given):
             return with_refs(args, kwargs)
         args_tree, kwargs_tree = tree.children()
         axes = in_axes_per_leaf(fun, in_axes, args, args_tree) if args else []
         axes += [0] * kwargs_tree.num_leaves
+        nodes = mapped_nodes(given, axes, paths)
         size, axes = mapped_size(fun, nodes, axes, paths, axis_size)
         with open_trace("vmap", fun, staging=False) as trace, named_axis(axis_name, size, trace):
             inputs: dict[UOp, UOp] = {}
             leaves = []
-            for node, axis, path in zip(nodes, axes, paths, strict=True):
-                if axis is None:
-                    leaves.append(Array(node))
+            for leaf, node, axis, path in zip(given, nodes, axes, paths, strict=True):
+                if node is None:  # shared: it may be anything, such as a flag or a function
+                    leaves.append(asarray(leaf) if isinstance(leaf, np.ndarray) else leaf)
                     continue
                 shape = node.shape[:axis] + node.shape[axis + 1 :]
                 of = aval(shape, node.dtype, node.aval.weak_type)
@@ -166,9 +177,8 @@ def vmap(
                 inputs[own] = b.iota((size,), 0)
             new_args, new_kwargs = tree_unflatten(tree, leaves)
             outs, out_tree = output_nodes(fun(*new_args, **new_kwargs), fun, "vmap")
-            values, flags = batch([*outs, *trace.chain.tokens], inputs, size)
-            if trace.chain.tokens:
-                trace.chain.last = values[-1]
+            tokens, trace.chain.last = trace.chain.tokens, trace.chain.start
+            values, flags = batch([*outs, *tokens], inputs, size, trace.chain)
             targets = flatten_axes(
                 "vmap out_axes", out_tree, out_axes, value_name="the return value"
             )

@@ -132,6 +132,7 @@ class State(threading.local):
         self.traces: list[Trace] = []
         self.chains: list[Chain] = []
         self.staging = 0
+        self.folding = False  # what is known runs at once, in staging traces too
         self.linear: str | None = None
         self.forced: dict[UOp, Any] = {}
         self.axes: dict[Any, Any] = {}
@@ -149,7 +150,8 @@ def open_trace(kind: str, fun: Any, staging: bool, deferred: bool = False) -> It
         sites.start()
     s.traces.append(trace)
     s.chains.append(trace.chain)
-    s.staging += staging
+    records = staging and not s.folding
+    s.staging += records
     try:
         yield trace
     finally:
@@ -157,7 +159,7 @@ def open_trace(kind: str, fun: Any, staging: bool, deferred: bool = False) -> It
         trace.seeds, trace.stands_for, trace.made = {}, {}, ({}, {})
         s.traces.pop()
         s.chains.pop()
-        s.staging -= staging
+        s.staging -= records
         for drop in trace.at_end:
             drop()
         trace.chain.trace = None  # no cycle: what the function holds goes with the last variable
@@ -205,15 +207,19 @@ def uses_vjp(rule: Any) -> bool:
 
 
 @contextmanager
-def no_traces() -> Iterator[None]:
-    """Run at once whatever is inside, as if no trace were open (constants, initial values)."""
+def no_traces(folding: bool = False) -> Iterator[None]:
+    """Run at once whatever is inside, as if no trace were open (constants, initial values).
+
+    With `folding` that holds in the traces that are opened inside, too, for what does not depend on
+    their variables.
+    """
     s = state
-    saved = s.staging, s.chains
-    s.staging, s.chains = 0, []
+    saved = s.staging, s.chains, s.folding
+    s.staging, s.chains, s.folding = 0, [], s.folding or folding
     try:
         yield
     finally:
-        s.staging, s.chains = saved
+        s.staging, s.chains, s.folding = saved
 
 
 def record_site(node: UOp) -> None:

@@ -24,7 +24,12 @@ from tinyjax.core.errors import CarryTypeError, ConcretizationTypeError, require
 from tinyjax.core.infos import ScanInfo, WhileInfo
 from tinyjax.core.ops import Op
 from tinyjax.core.source import api_boundary, function_location
-from tinyjax.core.tree import tree_flatten_with_path, tree_map, tree_unflatten
+from tinyjax.core.tree import (
+    tree_flatten_with_path,
+    tree_map,
+    tree_structure,
+    tree_unflatten,
+)
 from tinyjax.core.treedef import PyTreeDef, keystr, tree_flatten
 from tinyjax.core.uop import UOp
 from tinyjax.engine.array import Array, line_of_user
@@ -32,22 +37,29 @@ from tinyjax.engine.derivatives import lift_leaves, lift_with_refs
 from tinyjax.engine.effects import next_token, perform
 from tinyjax.engine.jit import jit
 from tinyjax.engine.refs import Ref, RefArgument, assign, current, opened, through
-from tinyjax.engine.tracing import Traced, argument_paths, name_of, stage_cached
+from tinyjax.engine.tracing import Traced, argument_paths, name_of, stage, stage_cached
 from tinyjax.engine.values import finish, finish_all, lift
 from tinyjax.engine.vectorize import vmap
 from tinyjax.interpreters.trace import state, unbound
 
 
 def staged(
-    fun: Callable[..., Any], args: Sequence[Any], kind: str, avals: Sequence[Aval]
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kind: str,
+    avals: Sequence[Aval],
+    *,
+    again: bool = False,
 ) -> Traced:
-    """Stage `fun` of positional arguments with the trees of `args`."""
+    """Stage `fun` of positional arguments with the trees of `args`; `again` also if it was before."""
     leaves, tree = tree_flatten((tuple(args), {}))
     del leaves
 
     def paths() -> list[str]:
         return argument_paths(fun, args, {})
 
+    if again:
+        return stage(fun, tree, avals, kind, paths)
     return stage_cached(fun, tree, tuple(avals), kind, paths)
 
 
@@ -428,11 +440,24 @@ def while_with_effects(
         return cond_fun(tree_map(lambda x: Array(b.stop_gradient(lift(x))), value))
 
     def advance(carry: Any) -> Any:
-        value = body_fun(carry[1])
+        running, before = carry
+        value = body_fun(before)
+        # Under vmap an example that is done keeps its value: the condition is asked about that one.
+        mask = functools.partial(kept_unless, running.node)
+        if tree_structure(value) == tree_structure(before):
+            value = tree_map(mask, value, before)
         return holds(value), value
 
     first = jit(holds)(init_val)
     return while_loop(lambda carry: carry[0], advance, (first, init_val))[1]
+
+
+def kept_unless(running: UOp, after: Any, before: Any) -> Any:
+    """A step's result while the loop runs, else what was before it."""
+    new, old = lift(after), lift(before)
+    if new.shape != old.shape or new.dtype != old.dtype:
+        return after  # refused, or promoted, by the loop
+    return finish_all([b.where(running, new, old)])[0]
 
 
 @api_boundary

@@ -340,7 +340,7 @@ def custom_linear_solve(
     example = tree_unflatten(tree, range(len(nodes)))
 
     def part(fun: Callable[[Any], Any], name: str, aux: bool) -> Traced:
-        traced = staged(fun, (example,), f"custom_linear_solve {name}", kinds)
+        traced = staged(fun, (example,), f"custom_linear_solve {name}", kinds, again=True)
         check_tree(name, "b", traced.out_tree, tree, aux)
         check_shapes(name, traced.out_avals, kinds)
         return traced
@@ -350,11 +350,15 @@ def custom_linear_solve(
     parts[2] = solver
     if transpose_solve is not None:
         given_solve = transpose_solve
+        vecmat = matvec
+        parts[1] = parts[0]
+        if not symmetric:
+            transposed = linear_transpose(matvec, b)
 
-        def vecmat(y: Any) -> Any:
-            return matvec(y) if symmetric else linear_transpose(matvec, b)(y)[0]
+            def vecmat(y: Any) -> Any:
+                return transposed(y)[0]
 
-        parts[1] = part(vecmat, "vecmat", False)
+            parts[1] = part(vecmat, "vecmat", False)
         parts[3] = part(lambda y: given_solve(vecmat, y), "transpose_solve", has_aux)
     parts = [t if i == 2 else silenced(t, kinds) for i, t in enumerate(parts)]
     call = LinearSolve(kinds, parts)
