@@ -37,7 +37,7 @@ from tinyjax.core.errors import (
     make_error,
 )
 from tinyjax.core.infos import GatherInfo, ScatterInfo
-from tinyjax.core.shapes import broadcast_shapes, same_shape, slice_steps
+from tinyjax.core.shapes import broadcast_shapes, same_shape, same_size, slice_steps
 from tinyjax.core.source import api_boundary
 from tinyjax.core.uop import UOp, const
 from tinyjax.engine.array import Array
@@ -702,7 +702,7 @@ def scatter_node(
     if 0 in value.shape or any(target.shape[axis] == 0 for axis, _ in plan.columns):
         return x
     vectors, start_map = index_vectors(plan, target)
-    unique_indices = unique_indices or vectors.aval.size == len(start_map)  # one place only
+    unique_indices = unique_indices or same_size(vectors.aval.size, len(start_map))  # one place
     if kind == "mul" and not unique_indices:
         unique_indices = known_unique(vectors, target.shape, start_map, how)
     info = ScatterInfo(
