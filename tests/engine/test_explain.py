@@ -7,7 +7,7 @@ import pytest
 
 import tinyjax
 from tests.golden import assert_text
-from tinyjax import explain, jit
+from tinyjax import explain, grad, jit
 from tinyjax import numpy as jnp
 
 
@@ -45,10 +45,26 @@ def test_static_arguments_and_configuration_are_reasons():
     g(1.0, n=2)
     g(1.0, n=3)
     assert explain(g).reasons[1] == ["static n: 2 -> 3"]
-    f(1.0)
-    with tinyjax.enable_x64(True):
-        f(1.0)
-    assert len(explain(f).reasons) == 2
+    f(np.float32(1))
+    with tinyjax.numpy_rank_promotion("raise"):
+        f(np.float32(1))
+    assert explain(f).reasons[1] == ["option jax_numpy_rank_promotion: 'allow' -> 'raise'"]
+    summed = jit(lambda x: tinyjax.lax.psum(x, "i"))
+    for size in (3, 5):
+        tinyjax.vmap(summed, axis_name="i")(np.ones(size, "f4"))
+    assert explain(summed).reasons[1] == ["size of axis i: 3 -> 5"]
+
+
+def test_a_trace_that_closes_over_another_one_dies_with_it():
+    inner = jit(lambda x: x * held[0])
+    held = []
+
+    def outer(y):
+        held[:] = [y]
+        return inner(1.0)
+
+    grad(outer)(2.0), grad(outer)(2.0)
+    assert explain(inner).reasons[1] == ["values of an outer trace, or a cleared cache"]
 
 
 def test_it_needs_a_jitted_function():

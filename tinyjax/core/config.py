@@ -508,6 +508,10 @@ class Config(threading.local):
         not traced again for those."""
         return self._unchecked[self.epoch()]
 
+    def trace_options(self) -> dict[str, Any]:
+        """The options of which `trace_epoch` tells whether they are equal."""
+        return {name: getattr(self, name) for name in TRACE_NAMES if name not in CHECKS_OFF}
+
     def _intern_epoch(self) -> int:
         with self._lock:
             generation = Config._generation

@@ -8,6 +8,7 @@ from typing import Any
 from tinyjax.core.avals import Aval
 from tinyjax.core.config import config
 from tinyjax.core.treedef import PyTreeDef
+from tinyjax.interpreters.trace import state
 
 
 def log(text: str, *args: object) -> None:
@@ -18,14 +19,16 @@ def log(text: str, *args: object) -> None:
 
 
 class Signature:
-    """What one trace was made for."""
+    """What one trace was made for, options and named axes of the time included."""
 
-    __slots__ = ("avals", "paths", "statics", "tree")
+    __slots__ = ("avals", "axes", "options", "paths", "statics", "tree")
 
     def __init__(
         self, tree: PyTreeDef, avals: Sequence[Aval], statics: Any, paths: Sequence[str]
     ) -> None:
         self.tree, self.avals, self.statics, self.paths = tree, tuple(avals), statics, list(paths)
+        self.options = config.trace_options()
+        self.axes = {name: size for name, (size, _) in state.axes.items()}
 
     def describe(self) -> str:
         """`x: f32[3], y: f32[] (weak)`"""
@@ -40,11 +43,22 @@ class Signature:
         for path, old, new in zip(self.paths, other.avals, self.avals, strict=True):
             if old is not new:
                 lines.append(f"{path}: {describe(old)} -> {describe(new)}")
-        before, now = dict(other.statics), dict(self.statics)
-        for key in now:
-            if before.get(key) != now[key]:
-                lines.append(f"static {key}: {before.get(key)!r} -> {now[key]!r}")
-        return lines
+        return [
+            *lines,
+            *changes("static", dict(other.statics), dict(self.statics)),
+            *changes("option", other.options, self.options),
+            *changes("size of axis", other.axes, self.axes),
+        ]
+
+
+def changes(what: str, before: dict[Any, Any], now: dict[Any, Any]) -> list[str]:
+    """A line for each value that is another one now; None where there is none."""
+    names = dict.fromkeys((*before, *now))
+    return [
+        f"{what} {name}: {before.get(name)!r} -> {now.get(name)!r}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
 
 
 def describe(a: Aval) -> str:
@@ -80,7 +94,7 @@ class History:
             reason = ["the first call"]
         else:
             nearest = min(self.signatures, key=lambda s: len(new.difference(s)))
-            reason = new.difference(nearest) or ["another configuration or an outer trace"]
+            reason = new.difference(nearest) or ["values of an outer trace, or a cleared cache"]
         if limit is not None and self.misses >= limit:
             name = getattr(self.fun, "__name__", repr(self.fun))
             lines = "\n".join(f"    {line}" for line in reason)
