@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax as oracle
 import numpy as np
 import pytest
 
@@ -166,3 +167,13 @@ def test_byteswap_reverses_the_bytes_of_each_part(dtype):
     x = (np.arange(6).reshape(2, 3) * (3 + 1j if dtype == "complex64" else 3)).astype(dtype)
     for swap in (lambda v: v.byteswap(), jax.jit(lambda v: v.byteswap())):
         assert np.asarray(swap(jnp.asarray(x))).tobytes() == x.byteswap().tobytes()
+
+
+@pytest.mark.parametrize("optimize", ["auto", True, "greedy", [(0, 1), (0, 1)]])
+def test_the_path_of_an_einsum_is_that_of_jax_and_can_be_given(optimize: Any):
+    operands = [np.ones(shape, "f4") for shape in ((2, 30), (30, 4), (4, 5))]
+    text = "ij,jk,kl->il"
+    path, report = jnp.einsum_path(text, *operands, optimize=optimize)
+    assert path == oracle.numpy.einsum_path(text, *operands, optimize=optimize)[0]
+    assert "Complete contraction:  ij,jk,kl->il" in report
+    assert jnp.einsum(text, *operands, optimize=path).shape == (2, 5)

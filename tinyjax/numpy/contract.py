@@ -636,8 +636,10 @@ def einsum(
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[Any, Any]:
-    """The order in which `einsum` would contract, and a report (NumPy's)."""
+    """The order in which `einsum` would contract, pairs of positions, and a report (NumPy's)."""
     how = "optimal" if optimize in ("auto", True) else optimize
+    if isinstance(how, (list, tuple)):  # NumPy marks a path by its first entry
+        how = ["einsum_path", *(p for p in how if not isinstance(p, str))]
     empty = np.empty(())
 
     def without_memory(x: Any) -> Any:
@@ -647,7 +649,8 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> t
         args = [subscripts, *(without_memory(x) for x in operands)]
     else:
         args = [without_memory(x) for x in (subscripts, *operands)]
-    return np.einsum_path(*args, optimize=how)
+    (_, *path), report = np.einsum_path(*args, optimize=how)
+    return path, report
 
 
 def multi_dot(arrays: Sequence[ArrayLike], *, precision: Any = None) -> Array:
