@@ -19,15 +19,23 @@ from tinyjax.engine.jit import Jitted, Names, Numbers, checked_options
 from tinyjax.engine.tracing import Traced, name_of
 
 
-def is_self(args: tuple[Any, ...], owner: type | None) -> bool:
-    """Whether a method was called through its class, as in `Base.method(self, x)`, for a `self` that
-    is no pytree and so no argument."""
-    if owner is None or not args or not isinstance(args[0], owner):
-        return False
-    return bool(all_leaves([args[0]]))
+class MethodOfClass:
+    """A function that, as a method, may be called through its class, as in `Base.method(self, x)`, for a
+    `self` that is no pytree and so no argument."""
+
+    owner: type | None = None  # the class of which it is a method
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner = owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.owner is not None and args and isinstance(args[0], self.owner):
+            if all_leaves([args[0]]):
+                return self.__get__(args[0])(*args[1:], **kwargs)  # type: ignore[attr-defined]
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
 
-class Function(Jitted):
+class Function(MethodOfClass, Jitted):
     """A function that stays one call in the graph."""
 
     def __init__(
@@ -35,15 +43,6 @@ class Function(Jitted):
     ) -> None:
         super().__init__(fun, info=info, kind="function", **options)
         self.allow_implicit = allow_implicit
-        self.owner: type | None = None  # the class of which it is a method
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.owner = owner
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_self(args, self.owner):
-            return self.__get__(args[0])(*args[1:], **kwargs)
-        return super().__call__(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method: arrays of `self` are implicit inputs, or `self` is an argument if a pytree.
@@ -81,22 +80,13 @@ class Function(Jitted):
         return traced, nodes, donated
 
 
-class Ruled(custom_vjp):
+class Ruled(MethodOfClass, custom_vjp):
     """A function with `grad_fxn`."""
 
     def __init__(self, made: Function, grad_fxn: Callable[..., Any]) -> None:
         super().__init__(made)
         self.made, self.grad_fxn = made, grad_fxn
-        self.owner: type | None = None
         self.defvjp(lambda *args: (made(*args), args), lambda args, ct: grad_fxn(ct, *args))
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.owner = owner
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_self(args, self.owner):
-            return self.__get__(args[0])(*args[1:], **kwargs)
-        return super().__call__(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method: `grad_fxn(ct, self, *args)`; its entry for a `self` that is no pytree is None."""
