@@ -273,3 +273,16 @@ def test_raw_keys_can_be_refused_or_warned_of() -> None:
         jax.random.normal(typed)
     with jax.legacy_prng_key("warn"), pytest.warns(UserWarning, match="Legacy uint32 key array"):
         jax.random.split(raw)
+
+
+TRANSFORMED: dict[str, tuple[float, ...]] = {
+    "uniform": (), "logistic": (), "gumbel": (), "exponential": (), "laplace": (), "cauchy": (),
+    "pareto": (2.0,), "weibull_min": (1.0, 2.0), "truncated_normal": (-1.0, 1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_rare_draws_are_those_of_jax_too(name: str):
+    """A few draws do not show where a distribution begins."""
+    draw = lambda J: getattr(J.random, name)(J.random.key(1), *TRANSFORMED[name], shape=(50_000,))
+    check(draw, 4e-7)

@@ -375,11 +375,11 @@ def laplace(
 def logistic(
     key: KeyLike, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None
 ) -> Array:
-    """Standard logistic: logit of a uniform."""
+    """Standard logistic: logit of a uniform, which may be as small as a normal number is."""
     kind = float_dtype(dtype, "logistic")
     data, _ = data_of(key, "logistic")
-    eps = b.scalar(float(dtypes.finfo(kind).eps), kind)
-    u = uniform_between(data, canonical_shape(shape), kind, eps, b.scalar(1, kind))
+    tiny = b.scalar(float(dtypes.finfo(kind).tiny), kind)
+    u = uniform_between(data, canonical_shape(shape), kind, tiny, b.scalar(1, kind))
     return finish(b.sub(b.log(u), UOp(Op.LOG1P, (b.neg(u),))))
 
 
