@@ -305,10 +305,15 @@ def arange(
 def static_range(start: Any, stop: Any, step: Any = 1, *, dtype: Any) -> np.ndarray:
     """start + step * i, each rounded on its own.
 
-    Not NumPy's arange: it takes the step to be the difference of the first two elements once they
-    are rounded, which is off by 2% for bfloat16 from 1000 in steps of 100. Floats narrower than 32
-    bits are rounded once.
+    NumPy's arange takes the step to be the difference of the first two elements once they are
+    rounded, which is off by 2% for bfloat16 from 1000 in steps of 100; it serves integers that
+    `dtype` holds. Floats narrower than 32 bits are rounded once.
     """
+    if dtypes.is_integer(dtype) and all(isinstance(x, int) for x in (start, stop, step)):
+        limits = dtypes.iinfo(dtype)
+        if dtype.kind in "iu" and all(limits.min <= x <= limits.max for x in (start, stop, step)):
+            whole: np.ndarray = np.arange(start, stop, step, dtype=dtype)
+            return whole
     count = max(0, math.ceil((stop - start) / step))
     narrow = dtypes.is_float(dtype) and dtypes.bit_width(dtype) < 32
     work = dtypes.float32 if narrow else dtype
